@@ -16,6 +16,7 @@ class StepRecord:
 
     `loss` is the sum over the step's backward calls of what backward was called on, unscaled. `row_hash` and
     the token sums are order-independent (sums modulo 2**64, as hex) over the sample rows of this rank.
+    `unique_rows` is how many of its rows differ from each other; None where that was not observed.
     """
 
     rank: int
@@ -35,6 +36,7 @@ class StepRecord:
     in_window: bool = False
     check: bool = False
     phases: tuple[tuple[str, float], ...] = ()
+    unique_rows: int | None = None
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class RankEnd:
     flops_per_step: float | None = None
     data_functions: tuple[str, ...] = ()
     overhead_seconds: float = 0.0
+    hot_lines: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,14 @@ class Envelope:
 
 @dataclass(frozen=True)
 class TraceStep:
-    """One optimizer step of the baseline over all ranks: the reference that candidates are compared with."""
+    """One optimizer step of the baseline over all ranks: the reference that candidates are compared with.
+
+    `loss` is what the gradients come from: per rank the sum over backward calls, then the mean over ranks.
+    `loss_per_call` is the mean over all backward calls, for trainers that divide the gradients and not the loss;
+    `backward_calls` is how many one rank made.
+    `parts` is how many different row hashes the ranks had: fewer mean that ranks trained on the same rows.
+    `unique_rows` is summed over ranks; None where a rank did not observe it.
+    """
 
     step: int
     loss: float | None
@@ -69,6 +76,10 @@ class TraceStep:
     tokens: int
     clip_calls: int
     hyper_digest: str
+    loss_per_call: float | None = None
+    backward_calls: int = 0
+    parts: int = 0
+    unique_rows: int | None = None
 
 
 @dataclass(frozen=True)

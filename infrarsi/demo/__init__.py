@@ -1,0 +1,1 @@
+"""The demo: two small real trainers under `trainers/`, plain files that are copied into a new repository."""

@@ -1,0 +1,132 @@
+"""Runs one execution of one commit under the probe: worktree, data, command, engine. Only here are plans built."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from infrarsi.contract.command import overlay
+from infrarsi.records import Assignment, Candidate, Scalar
+from infrarsi.trial.engine import Engine, Execution, Progress
+from infrarsi.trial.execute import run_trial
+from infrarsi.trial.plan import Deadlines, TrialPlan
+from infrarsi.trial.provision import provision
+from infrarsi.vcs.door import Repository
+from infrarsi.vcs.worktrees import worktree
+
+Role = Literal["search", "verify", "ablation", "calibration", "observe", "confirm"]
+Mode = Literal["trial", "observe", "profile"]
+OnProgress = Callable[[Progress], Literal["continue", "stop"]]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is trained and how: the part of a plan that all executions of one contract share."""
+
+    command: tuple[str, ...]
+    environment: tuple[tuple[str, str], ...]
+    entry: str
+    python: str
+    world_size: int
+    data: tuple[str, ...]
+    setup: tuple[str, ...]
+    sandbox: Literal["auto", "off", "required"]
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Window:
+    """Optimizer steps before and inside the timed window."""
+
+    warmup_steps: int
+    timed_steps: int
+
+
+@dataclass(frozen=True)
+class Shot:
+    """One execution to make: a commit's worktree, the overlay on its command, and what it is for."""
+
+    worktree: Path
+    commit: str
+    assignments: tuple[Assignment, ...]
+    window: Window
+    role: Role
+    mode: Mode = "trial"
+    number: int = 0
+    block: int = 0
+    candidate: Candidate = field(default_factory=Candidate)
+    perturb: tuple[str, ...] = ()
+
+
+class Bench:
+    """Executes shots of one run, one after another, and keeps their logs under `folder`."""
+
+    def __init__(
+        self, repo: Repository, job: Job, engine: Engine, run: str, folder: Path, deadlines: Deadlines | None = None
+    ) -> None:
+        self.repo, self.job, self.engine, self.run, self.folder = repo, job, engine, run, folder
+        self.deadlines = deadlines or Deadlines()
+
+    @contextlib.contextmanager
+    def checkout(self, commit: str, name: str) -> Iterator[Path]:
+        """Check `commit` out in a worktree of its own, with the declared data linked in, while the context lives."""
+        with worktree(self.repo, commit, f"{self.run}-{name}") as path:
+            provision(path, self.repo.root, self.job.data, self.job.setup)
+            yield path
+
+    def plan(self, shot: Shot) -> TrialPlan:
+        """Return the full plan of a shot: exact argv, environment, deadlines, log file."""
+        overlaid = [a for a in shot.assignments if a.kind != "config"]
+        argv, extra = overlay(self.job.command, self.job.entry, self.job.python, overlaid, root=shot.worktree)
+        identity = f"{shot.role[:3]}{shot.number}-{secrets.token_hex(3)}"
+        logs = self.folder / "logs"
+        logs.mkdir(parents=True, exist_ok=True)
+        cache = self.repo.state_dir / "cache"
+        cache.mkdir(parents=True, exist_ok=True)
+        return TrialPlan(
+            id=identity,
+            run=self.run,
+            number=shot.number,
+            candidate=shot.candidate,
+            commit=shot.commit,
+            role=shot.role,
+            block=shot.block,
+            worktree=shot.worktree,
+            original_root=self.repo.root,
+            entry=self.job.entry,
+            module="-m" in self.job.command and self.job.entry not in self.job.command,
+            argv=argv,
+            environment=_merged(self.job.environment, extra),
+            world_size=self.job.world_size,
+            mode=shot.mode,
+            warmup_steps=shot.window.warmup_steps,
+            timed_steps=shot.window.timed_steps,
+            memory_bytes=self.job.memory_bytes,
+            perturb=shot.perturb,
+            deadlines=self.deadlines,
+            log=logs / f"{identity}.log",
+            cache_dir=cache,
+            sandbox=self.job.sandbox,
+        )
+
+    def execute(self, plan: TrialPlan, on_progress: OnProgress | None = None) -> Execution:
+        """Run a plan to its end; KeyboardInterrupt ends the process tree first and is raised again."""
+        return run_trial(plan, self.engine, on_progress=on_progress)
+
+    def with_memory(self, memory_bytes: int | None) -> Bench:
+        """Return a bench that is the same but for the memory budget."""
+        job = replace(self.job, memory_bytes=memory_bytes)
+        return Bench(self.repo, job, self.engine, self.run, self.folder, self.deadlines)
+
+
+def _merged(base: Sequence[tuple[str, str]], extra: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted({**dict(base), **dict(extra)}.items()))
+
+
+def describe(assignments: Sequence[Assignment]) -> tuple[tuple[str, Scalar | None], ...]:
+    """Return the overlay as (target, value) pairs for a reader."""
+    return tuple((a.target, a.value) for a in assignments)

@@ -1,0 +1,217 @@
+"""One run in progress: builds candidates, executes them, and writes every fact to the ledger before acting on it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from infrarsi.commands.bench import Bench, OnProgress, Role, Shot, Window
+from infrarsi.commands.events import Event, Notify
+from infrarsi.commands.state import RunState, Tried, _fold
+from infrarsi.commands.workspace import CommitReader, Workspace, editable_sources
+from infrarsi.contract.configfile import set_key
+from infrarsi.contract.invariants import check
+from infrarsi.contract.scope import check_changes
+from infrarsi.contract.static import check_source
+from infrarsi.errors import GitError
+from infrarsi.ledger import Ledger
+from infrarsi.propose.patches import SOURCE as CATALOGUE
+from infrarsi.propose.patches import compose
+from infrarsi.records import (
+    NUMERICS_ORDER,
+    Assignment,
+    Calibration,
+    Candidate,
+    Knob,
+    Numerics,
+    Outcome,
+    Patch,
+    Trial,
+    Violation,
+)
+from infrarsi.trial.execute import to_trial
+from infrarsi.vcs.commits import build_candidate
+
+KEEP_STEPS = ("calibration", "verify", "confirm", "ablation")
+
+
+class Campaign:
+    """The collaborators of one run, and the few operations that search and finals are made of."""
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        calibration: Calibration,
+        bench: Bench,
+        ledger: Ledger,
+        state: RunState,
+        notify: Notify,
+    ) -> None:
+        self.workspace, self.calibration, self.bench = workspace, calibration, bench
+        self.ledger, self.state, self.notify = ledger, state, notify
+        self.knobs: Mapping[str, Knob] = {k.name: k for k in state.knobs}
+        self.patches: Mapping[str, Patch] = {p.id: p for p in state.patches}
+        self.base: str = state.started["base_commit"]
+
+    @property
+    def window(self) -> Window:
+        """The window of every trial: the user's, else doctor's."""
+        options, noise = self.workspace.intent.search, self.calibration.noise
+        return Window(options.warmup_steps or noise.warmup_steps, options.timed_steps or noise.timed_steps)
+
+    def record(self, kind: str, body: Any) -> None:
+        """Append one event, fold it into the state, tell the reader."""
+        line = self.ledger.append(kind, body)
+        _fold(self.state, line.kind, line.body)
+        self.notify(Event(kind, body=line.body))
+
+    def say(self, text: str) -> None:
+        """Tell the reader what is going on, without a ledger line."""
+        self.notify(Event("stage", text))
+
+    def numerics(self, candidate: Candidate) -> Numerics:
+        """Return the widest numerics class of a candidate's parts; the proposer's word counts for nothing else."""
+        classes = [self.knobs[s.knob].numerics for s in candidate.settings]
+        classes += [self.patches[p].numerics for p in candidate.patches]
+        return max(classes, key=NUMERICS_ORDER.index, default="bitwise")
+
+    def assignments(self, candidate: Candidate) -> tuple[Assignment, ...]:
+        """Return the overlay of a candidate: what is promoted already, then its own settings (the later wins)."""
+        merged = {(a.kind, a.target): a for a in self.workspace.intent.launch.assignments}
+        for setting in candidate.settings:
+            level = next(v for v in self.knobs[setting.knob].levels if v.label == setting.level)
+            merged.update({(a.kind, a.target): a for a in level.assignments})
+        return tuple(merged.values())
+
+    def build(self, candidate: Candidate, why: str, step: float | None = None, peak: float | None = None) -> Tried:
+        """Return the candidate's commit on its branch, made if this run has none. GitError where parts conflict."""
+        existing = self.state.tried(candidate)
+        if existing is not None:
+            return existing
+        number = max(self.state.candidates, default=-1) + 1
+        commit = self.base if candidate.is_baseline else self._commit(candidate, number)
+        repo = self.workspace.repo
+        repo.update_ref(f"refs/heads/infrarsi/{self.state.run}/{number}", commit)
+        body = {
+            "number": number,
+            "candidate": candidate,
+            "commit": commit,
+            "tree": repo.tree_of(commit),
+            "why": why,
+            "predicted_step_seconds": step,
+            "predicted_peak_bytes": peak,
+        }
+        self.record("candidate", body)
+        return self.state.candidates[number]
+
+    def _commit(self, candidate: Candidate, number: int) -> str:
+        repo = self.workspace.repo
+        chosen = [self.patches[p] for p in candidate.patches]
+        message = f"infrarsi candidate {self.state.run}/{number}: {describe(candidate)}"
+        diffs = [p.diff for p in chosen if p.source != CATALOGUE]
+        commit = build_candidate(repo, self.base, diffs, {}, message)
+        edits: dict[str, bytes | None] = dict(self._composed(commit, [p.id for p in chosen if p.source == CATALOGUE]))
+        for assignment in self.assignments(candidate):
+            if assignment.kind == "config":
+                path, _, key = assignment.target.partition(":")
+                before = edits.get(path) or repo.read_blob(commit, path)
+                if before is None or assignment.value is None:
+                    raise GitError(f"{path} has no key {key} to set", code="config-key")
+                edits[path] = set_key(before.decode(), path, key, assignment.value).encode()
+        return build_candidate(repo, self.base, diffs, edits, message) if edits else commit
+
+    def _composed(self, commit: str, codemods: list[str]) -> dict[str, bytes]:
+        """Run the codemods over the commit's sources: several edit neighbouring lines, and conflict as diffs."""
+        if not codemods:
+            return {}
+        scope = self.workspace.contract.scope
+        files = editable_sources(self.workspace.repo, commit, scope)
+        after = compose(files, codemods, scope=scope)
+        return {path: text.encode(errors="surrogateescape") for path, text in after.items() if text != files[path]}
+
+    def violations(self, tried: Tried) -> tuple[Violation, ...]:
+        """Ring 1: the candidate's tree against the base's, before anything runs."""
+        repo, contract = self.workspace.repo, self.workspace.contract
+        changes = repo.changes(self.base, tried.commit)
+        before, after = CommitReader(repo, self.base), CommitReader(repo, tried.commit)
+        found = list(check_changes(contract.scope, contract.locked, changes, before, after))
+        for change in changes:
+            if change.path.endswith(".py") and change.status in ("A", "M"):
+                text = after.read(change.path)
+                found += check_source(change.path, before.read(change.path), text or b"")
+        return tuple(found)
+
+    @contextlib.contextmanager
+    def checkout(self, tried: Tried, name: str) -> Iterator[Path]:
+        """Check a candidate out for as long as it is on trial."""
+        with self.bench.checkout(tried.commit, name) as path:
+            yield path
+
+    def shoot(
+        self,
+        tried: Tried,
+        tree: Path,
+        role: Role,
+        *,
+        block: int = 0,
+        why: str = "",
+        on_progress: OnProgress | None = None,
+    ) -> Trial:
+        """Execute a candidate once and record it, whatever happens; ^C voids the trial and is raised again."""
+        shot = Shot(
+            worktree=tree,
+            commit=tried.commit,
+            assignments=self.assignments(tried.candidate),
+            window=self.window,
+            role=role,
+            number=tried.number,
+            block=block,
+            candidate=tried.candidate,
+        )
+        plan = self.bench.plan(shot)
+        self.record("trial-started", {"id": plan.id, "number": tried.number, "role": role, "block": block})
+        execution = self.bench.execute(plan, on_progress)
+        found: tuple[Violation, ...] = execution.violations
+        if execution.outcome.kind == "ok":
+            numerics = self.numerics(tried.candidate)
+            contract = self.workspace.contract
+            found += check(contract, self.calibration, execution.steps, execution.ends, numerics=numerics)
+        trial = to_trial(plan, execution, found, why=why)
+        keep = trial.role in KEEP_STEPS or trial.outcome.kind == "rejected"
+        trial = trial if keep else replace(trial, steps=(), ends=())
+        self.record("trial", trial)
+        return trial
+
+    def refuse(
+        self, number: int, candidate: Candidate, outcome: Outcome, violations: tuple[Violation, ...] = ()
+    ) -> Trial:
+        """Record a candidate that cost no trial second: it conflicts, or ring 1 refused it (R-F1)."""
+        trial = Trial(
+            id=f"ref{number}",
+            run=self.state.run,
+            number=number,
+            candidate=candidate,
+            commit="",
+            role="search",
+            argv=(),
+            environment=(),
+            engine="none",
+            block=0,
+            outcome=outcome,
+            measurement=None,
+            violations=violations,
+            wall_seconds=0.0,
+            device_seconds=0.0,
+            pressure=0.0,
+        )
+        self.record("trial", trial)
+        return trial
+
+
+def describe(candidate: Candidate) -> str:
+    """Return a candidate in one line: `micro_batch=16 x 2, +sdpa`."""
+    parts = [f"{s.knob}={s.level}" for s in candidate.settings] + [f"+{p}" for p in candidate.patches]
+    return ", ".join(parts) or "baseline"

@@ -1,0 +1,287 @@
+"""`doctor`: what this machine is, how noisy, where the baseline's time goes, how far honest changes move it."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from infrarsi.commands.bench import Bench, Job, Shot, Window
+from infrarsi.commands.events import Event, Notify
+from infrarsi.commands.fingerprint import Machine, fingerprint, resolve_python
+from infrarsi.commands.observe import require_training
+from infrarsi.commands.state import doctor_ledger, new_run_id
+from infrarsi.commands.workspace import Workspace, exclusive, load
+from infrarsi.contract.envelopes import calibrate, trace
+from infrarsi.contract.invariants import check
+from infrarsi.errors import ContractError, TrialError
+from infrarsi.records import NUMERICS_ORDER, Assignment, Calibration, Envelope, Noise, Numerics, TraceStep
+from infrarsi.trial.engine import Engine, Execution
+
+PILOT = Window(warmup_steps=2, timed_steps=4)
+WINDOW_SECONDS = 3.0
+MIN_TIMED_STEPS, MAX_TIMED_STEPS = 8, 60
+DEFAULT_REPEATS = 4
+
+
+@dataclass(frozen=True)
+class DoctorResult:
+    """The calibration, its hash in the ledger, and what could not be calibrated."""
+
+    calibration: Calibration
+    calibration_digest: str
+    notes: tuple[str, ...]
+
+
+def doctor(start: Path, engine: Engine, notify: Notify, *, repeats: int = DEFAULT_REPEATS) -> DoctorResult:
+    """Calibrate this machine for the contract at `start`.
+
+    Raises TrialError where the baseline does not train here, ContractError where it breaks its own contract.
+    """
+    workspace = load(start)
+    with exclusive(workspace.repo, "doctor"):
+        return examine(workspace, engine, notify, repeats=repeats)
+
+
+def make_bench(workspace: Workspace, engine: Engine, run: str, folder: Path) -> Bench:
+    """Return the bench of a workspace: the contract's command on the training interpreter of this machine."""
+    work = workspace.contract.workload
+    job = Job(
+        command=work.command,
+        environment=work.environment,
+        entry=work.entry,
+        python=resolve_python(workspace.intent.launch.python, workspace.repo.root),
+        world_size=work.world_size,
+        data=workspace.intent.data,
+        setup=workspace.intent.setup,
+        sandbox=workspace.intent.launch.sandbox,
+        memory_bytes=workspace.contract.budget.memory_bytes,
+    )
+    return Bench(workspace.repo, job, engine, run, folder)
+
+
+@dataclass(frozen=True)
+class _Baseline:
+    """The baseline under examination: a worktree, the overlay in force, the window."""
+
+    bench: Bench
+    tree: Path
+    commit: str
+    assignments: tuple[Assignment, ...]
+    window: Window
+
+    def shoot(self, mode: str = "trial", extra: Sequence[Assignment] = (), perturb: tuple[str, ...] = ()) -> Execution:
+        shot = Shot(
+            self.tree,
+            self.commit,
+            (*self.assignments, *extra),
+            self.window,
+            "calibration",
+            "profile" if mode == "profile" else "trial",
+            perturb=perturb,
+        )
+        return self.bench.execute(self.bench.plan(shot))
+
+
+def examine(workspace: Workspace, engine: Engine, notify: Notify, *, repeats: int) -> DoctorResult:
+    """Make the calibration; the caller holds the lock."""
+    repo, contract = workspace.repo, workspace.contract
+    notify(Event("stage", "fingerprint of the machine and its matmul peak"))
+    machine = fingerprint(workspace.intent.launch.python, repo.root, peaks=True)
+    run = f"doctor-{new_run_id()}"
+    bench = make_bench(workspace, engine, run, repo.state_dir / "doctor" / run)
+    with bench.checkout(workspace.head, "head") as tree:
+        pilot = _Baseline(bench, tree, workspace.head, workspace.intent.launch.assignments, PILOT)
+        notify(Event("stage", "a first run of the baseline"))
+        window = choose_window(_measured(pilot.shoot(), workspace))
+        baseline = replace(pilot, window=window)
+        runs = []
+        for number in range(repeats):
+            notify(Event("stage", f"A/A run {number + 1} of {repeats}: the baseline against itself"))
+            runs.append(_measured(baseline.shoot(), workspace))
+        notify(Event("stage", "phases: data, forward, backward, optimizer, communication"))
+        profile = baseline.shoot("profile")
+        original = runs
+        if workspace.promoted:
+            original = [_original(workspace, bench, window, notify)]
+        violations = check(contract, None, original[0].steps, original[0].ends, numerics="bitwise")
+        if violations:
+            raise ContractError(
+                "the baseline breaks its own contract on this machine",
+                why="; ".join(v.message for v in violations[:3]),
+                hint="git infrarsi init --force, if the code or the data changed",
+            )
+        envelopes, notes = _envelopes(workspace, baseline, original, notify)
+    calibration = _conclude(workspace, machine, window, runs, original, profile, envelopes)
+    line = doctor_ledger(repo).append("calibration", calibration)
+    return DoctorResult(calibration, line.hash, notes)
+
+
+def _original(workspace: Workspace, bench: Bench, window: Window, notify: Notify) -> Execution:
+    """Run the original baseline: all checks stay anchored at it, however much was promoted since (R-A9)."""
+    notify(Event("stage", "the original baseline, which every check is anchored at"))
+    base = workspace.contract.base_commit
+    with bench.checkout(base, "original") as tree:
+        return _measured(_Baseline(bench, tree, base, (), window).shoot(), workspace)
+
+
+def _measured(execution: Execution, workspace: Workspace) -> Execution:
+    budget = workspace.contract.budget.memory_bytes
+    if execution.outcome.kind == "oom" and budget is not None:
+        raise TrialError(
+            "the baseline does not fit into the memory budget",
+            why=f"memory_gb allows {budget / 2**30:.1f} GiB per rank; {execution.outcome.message}",
+            hint="raise memory_gb under [budget] in infrarsi.toml, then: git infrarsi init --force",
+            code="baseline-oom",
+        )
+    require_training(execution, "the baseline does not train on this machine")
+    if execution.measurement is None:
+        raise TrialError(
+            "the baseline ended before its timed window was full",
+            why=f"it made {len({s.step for s in execution.steps})} optimizer steps",
+            hint="give it more steps (its own --max_steps or --iters flag) in [workload] command",
+            code="too-short",
+        )
+    return execution
+
+
+def choose_window(pilot: Execution) -> Window:
+    """Return warm-up and timed steps: about three seconds of steps, and enough of them for a mean."""
+    assert pilot.measurement is not None
+    step = pilot.measurement.mean_step_seconds
+    timed = min(MAX_TIMED_STEPS, max(MIN_TIMED_STEPS, math.ceil(WINDOW_SECONDS / step)))
+    return Window(warmup_steps=3, timed_steps=timed)
+
+
+def _envelopes(
+    workspace: Workspace, baseline: _Baseline, original: Sequence[Execution], notify: Notify
+) -> tuple[tuple[Envelope, ...], tuple[str, ...]]:
+    """Perturb the baseline honestly, class by class up to the contract's, and see how far its numbers move."""
+    contract = workspace.contract
+    world = contract.workload.world_size
+    references = [trace(run.steps, world) for run in original]
+    perturbed: dict[str, tuple[TraceStep, ...]] = {}
+    envelopes: list[Envelope] = []
+    notes: list[str] = []
+    limit = NUMERICS_ORDER.index(contract.invariants.numerics)
+    for numerics in NUMERICS_ORDER[: limit + 1]:
+        for name, extra, perturb in _perturbations(workspace, numerics):
+            notify(Event("stage", f"honest perturbation for {numerics}: {name}"))
+            run = baseline.shoot("trial", extra, perturb)
+            if run.outcome.kind == "ok" and run.steps:
+                perturbed[name] = trace(run.steps, world)
+            else:
+                notes.append(f"perturbation {name} did not run ({run.outcome.kind}): {run.outcome.message[:120]}")
+        cap = next((c for c in contract.invariants.caps if c.numerics == numerics), None)
+        if cap is not None:
+            level = contract.workload.data_level
+            envelopes.append(calibrate(numerics, references, dict(perturbed), cap, data_level=level))
+    return tuple(envelopes), tuple(notes)
+
+
+def _perturbations(
+    workspace: Workspace, numerics: Numerics
+) -> list[tuple[str, tuple[Assignment, ...], tuple[str, ...]]]:
+    """Return (name, extra assignments, probe perturbations) of one class."""
+    sampled = workspace.contract.workload.data_level == "sampled"
+    if numerics == "bitwise":
+        return []
+    if numerics == "reorder":
+        found: list[tuple[str, tuple[Assignment, ...], tuple[str, ...]]] = [("two threads", (), ("threads:2",))]
+        knob = next((k for k in workspace.intent.knobs if k.name == "micro_batch"), None)
+        if knob is not None and knob.numerics in ("bitwise", "reorder"):
+            found += [(f"micro-batch {level.label}", level.assignments, ()) for level in knob.levels[1:2]]
+        if sampled:
+            found += [(f"seed {n}", (), (f"seed:{n}",)) for n in (1, 2)]
+        return found
+    if numerics == "reduced":
+        return [("bf16 autocast", (), ("autocast_bf16",))]
+    return []
+
+
+def _conclude(
+    workspace: Workspace,
+    machine: Machine,
+    window: Window,
+    runs: Sequence[Execution],
+    original: Sequence[Execution],
+    profile: Execution,
+    envelopes: tuple[Envelope, ...],
+) -> Calibration:
+    from infrarsi.stats.noise import estimate_noise
+
+    measured = [run.measurement for run in runs if run.measurement is not None]
+    noise = estimate_noise([m.step_seconds for m in measured])
+    noise = replace(noise, warmup_steps=window.warmup_steps, timed_steps=window.timed_steps)
+    step = statistics.median(m.mean_step_seconds for m in measured)
+    phases = mean_phases(profile)
+    flops = sum(e.flops_per_step or 0.0 for e in profile.ends) or None
+    peak = peak_flops(machine)
+    mfu = flops / step / peak if flops and peak else None
+    calibration = Calibration(
+        contract_digest=workspace.digest,
+        commit=workspace.head,
+        hardware=machine.hardware,
+        noise=noise,
+        envelopes=envelopes,
+        trace=trace(original[0].steps, workspace.contract.workload.world_size),
+        step_seconds=step,
+        tokens_per_second=workspace.contract.workload.tokens_per_step / step,
+        peak_allocated_bytes=max(m.peak_allocated_bytes for m in measured),
+        peak_reserved_bytes=max(m.peak_reserved_bytes for m in measured),
+        phases=phases,
+        hot_lines=(),
+        flops_per_step=flops,
+        peak_flops=machine.peaks,
+        mfu=mfu,
+    )
+    return replace(calibration, advice=advise(calibration, workspace))
+
+
+def mean_phases(profile: Execution) -> tuple[tuple[str, float], ...]:
+    """Return seconds per step of each phase, averaged over the window's steps and the ranks."""
+    totals: dict[str, list[float]] = {}
+    for step in profile.steps:
+        if step.in_window:
+            for name, seconds in step.phases:
+                totals.setdefault(name, []).append(seconds)
+    return tuple((name, statistics.fmean(values)) for name, values in totals.items())
+
+
+def peak_flops(machine: Machine) -> float | None:
+    """Return the machine's float32 matmul peak, the denominator of MFU (R-B5): per device, over all devices."""
+    peaks = dict(machine.peaks)
+    peak = peaks.get("float32") or max(peaks.values(), default=0.0)
+    return peak * max(1, len(machine.hardware.accelerators)) if peak else None
+
+
+def advise(calibration: Calibration, workspace: Workspace) -> tuple[str, ...]:
+    """Return what a person can do next, the largest effect first."""
+    advice = []
+    noise: Noise = calibration.noise
+    total = sum(seconds for _, seconds in calibration.phases) or 1.0
+    share = {name: seconds / total for name, seconds in calibration.phases}
+    if share.get("communication", 0) > 0.15:
+        advice.append(f"communication takes {share['communication']:.0%} of a step: accumulate without synchronising")
+    if share.get("data", 0) > 0.10:
+        advice.append(f"data takes {share['data']:.0%} of a step: load it in workers, or ahead of time")
+    if share.get("optimizer", 0) > 0.10:
+        advice.append(f"the optimizer takes {share['optimizer']:.0%} of a step: a fused one does it in one pass")
+    if share.get("other", 0) > 0.10:
+        advice.append(f"{share['other']:.0%} of a step is none of these: look for host syncs and logging")
+    peaks = dict(calibration.peak_flops)
+    if workspace.contract.invariants.numerics in ("bitwise", "reorder") and peaks.get("bfloat16", 0) > 2 * peaks.get(
+        "float32", math.inf
+    ):
+        advice.append(
+            f"bf16 matmuls are {peaks['bfloat16'] / peaks['float32']:.0f}x faster here; if they are fine with you: "
+            "git infrarsi init --force --numerics reduced"
+        )
+    if noise.floor > 0.05:
+        advice.append(
+            f"gains under {noise.floor:.1%} are invisible here; stop other work on this machine to see smaller"
+        )
+    advice.append("next: git infrarsi run")
+    return tuple(advice)

@@ -6,9 +6,15 @@ DEMO_DIR ?= build/demo
 
 .PHONY: demo test lint unit real clean
 
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	$(PIP) -e .
+	touch $@
+
+$(VENV)/.installed-test: $(VENV)/.installed
+	$(PIP) -e '.[test]'
 	touch $@
 
 demo: $(VENV)/.installed
@@ -16,17 +22,17 @@ demo: $(VENV)/.installed
 
 test: lint unit real
 
-lint: $(VENV)/.installed
+lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-unit: $(VENV)/.installed
+unit: $(VENV)/.installed-test
 	$(BIN)/pytest -n 2 -m "not real and not timing and not gpu"
 
 # Real training and timing run one at a time: they would disturb each other.
-real: $(VENV)/.installed
+real: $(VENV)/.installed-test
 	$(BIN)/pytest -m "(real or timing) and not gpu"
 
 clean:

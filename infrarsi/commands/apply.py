@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from infrarsi.codec import canonical
 from infrarsi.commands.campaign import describe
 from infrarsi.commands.payload import NAMESPACE, Audit, Payload, message, trailers
+from infrarsi.commands.recompute import settings_of
 from infrarsi.commands.state import RunState, open_run
 from infrarsi.commands.workspace import Workspace, load
 from infrarsi.contract import intent as intents
 from infrarsi.errors import ContractError, GitError, NegativeVerdict
-from infrarsi.records import Assignment, Candidate, Change, Verdict
+from infrarsi.records import Assignment, Change, Verdict
+
+if TYPE_CHECKING:
+    from infrarsi.vcs.signing import SigningSetup
 
 DEFAULT_BRANCH = "infrarsi/promoted"
 
@@ -44,14 +49,15 @@ def apply(start: Path, run: str | None = None, branch: str = DEFAULT_BRANCH) -> 
     verdict = require_accepted(name, state)
     _require_same_contract(workspace, state)
     repo, base = workspace.repo, state.started["base_commit"]
-    existing = _promoted_already(workspace, name, branch)
     settings = settings_of(state, verdict.candidate)
     result = result_commit(workspace, base, verdict, settings)
+    existing = _promoted_already(workspace, name, branch, repo.tree_of(result))
     changes = repo.changes(base, result)
     if existing:
         return ApplyResult(name, existing, branch, settings, changes, verdict, "", ("it was promoted before",), False)
-    notes = _notes(workspace, base, branch)
-    commit, signer = _sign_and_commit(workspace, name, state, verdict, settings, base, result, branch)
+    commit, setup = _sign_and_commit(workspace, name, state, verdict, settings, base, result, branch)
+    notes = (*_notes(workspace, base, branch), *([setup.warning] if setup.warning else []))
+    signer = f"{setup.format} key {setup.key}"
     return ApplyResult(name, commit, branch, settings, changes, verdict, signer, notes)
 
 
@@ -81,18 +87,6 @@ def _require_same_contract(workspace: Workspace, state: RunState) -> None:
         )
 
 
-def settings_of(state: RunState, candidate: Candidate) -> tuple[Assignment, ...]:
-    """Return the overlay to promote: what the baseline had already, then the winner's settings."""
-    from infrarsi.codec import decode
-
-    merged = {(a.kind, a.target): a for a in (decode(Assignment, v) for v in state.started.get("launch", ()))}
-    knobs = {k.name: k for k in state.knobs}
-    for setting in candidate.settings:
-        level = next(v for v in knobs[setting.knob].levels if v.label == setting.level)
-        merged.update({(a.kind, a.target): a for a in level.assignments})
-    return tuple(a for a in merged.values() if a.kind != "config")
-
-
 def result_commit(workspace: Workspace, base: str, verdict: Verdict, settings: Sequence[Assignment]) -> str:
     """Return an unsigned commit whose tree is the verified candidate's plus the promoted launch table."""
     from infrarsi.vcs.commits import build_candidate
@@ -106,13 +100,15 @@ def result_commit(workspace: Workspace, base: str, verdict: Verdict, settings: S
     return build_candidate(repo, verdict.commit, (), edits, "promoted") if edits else verdict.commit
 
 
-def _promoted_already(workspace: Workspace, run: str, branch: str) -> str:
-    repo = workspace.repo
-    tip = repo.for_each_ref(f"refs/heads/{branch}").get(f"refs/heads/{branch}")
+def _promoted_already(workspace: Workspace, run: str, branch: str, tree: str) -> str:
+    """Return the promotion that stands on `branch`, nothing where it may be made. Asked before anything is signed."""
+    repo, ref = workspace.repo, f"refs/heads/{branch}"
+    tip = repo.read_ref(ref)
     if tip is None:
         return ""
-    if run in repo.trailers(tip, "Infrarsi-Run"):
+    if run in repo.trailers(tip, "Infrarsi-Run") and repo.tree_of(tip) == tree:
         return tip
+    repo.require_free(ref)
     if not repo.is_ancestor(tip, workspace.head):
         raise GitError(
             f"branch {branch} holds another promotion that is not merged",
@@ -139,7 +135,7 @@ def _sign_and_commit(
     base: str,
     result: str,
     branch: str,
-) -> tuple[str, str]:
+) -> tuple[str, SigningSetup]:
     from infrarsi.vcs.evidence import store_audit
     from infrarsi.vcs.promote import promote
     from infrarsi.vcs.signing import sign_bytes, signing_setup
@@ -171,7 +167,7 @@ def _sign_and_commit(
         subject = f"Speed up training {verdict.speedup:.2f}x"
     text = message(subject, _body(state, verdict), trailers(payload, verdict, audit))
     commit = promote(repo, base=base, tree=payload.result_tree, message=text, branch=branch)
-    return commit, f"{setup.format} key {setup.key}"
+    return commit, setup
 
 
 def _evidence(workspace: Workspace, run: str) -> str:

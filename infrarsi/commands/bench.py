@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from infrarsi.contract.command import overlay
-from infrarsi.records import Assignment, Candidate, Scalar
+from infrarsi.records import Assignment, Candidate
 from infrarsi.trial.engine import Engine, Execution, Progress
 from infrarsi.trial.execute import run_trial
 from infrarsi.trial.plan import Deadlines, TrialPlan
@@ -75,7 +75,7 @@ class Bench:
     def checkout(self, commit: str, name: str) -> Iterator[Path]:
         """Check `commit` out in a worktree of its own, with the declared data linked in, while the context lives."""
         with worktree(self.repo, commit, f"{self.run}-{name}") as path:
-            provision(path, self.repo.root, self.job.data, self.job.setup)
+            provision(path, self.repo.root, self.job.data, self.job.setup, sandbox=self.job.sandbox)
             yield path
 
     def plan(self, shot: Shot) -> TrialPlan:
@@ -117,16 +117,6 @@ class Bench:
         """Run a plan to its end; KeyboardInterrupt ends the process tree first and is raised again."""
         return run_trial(plan, self.engine, on_progress=on_progress)
 
-    def with_memory(self, memory_bytes: int | None) -> Bench:
-        """Return a bench that is the same but for the memory budget."""
-        job = replace(self.job, memory_bytes=memory_bytes)
-        return Bench(self.repo, job, self.engine, self.run, self.folder, self.deadlines)
-
 
 def _merged(base: Sequence[tuple[str, str]], extra: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
     return tuple(sorted({**dict(base), **dict(extra)}.items()))
-
-
-def describe(assignments: Sequence[Assignment]) -> tuple[tuple[str, Scalar | None], ...]:
-    """Return the overlay as (target, value) pairs for a reader."""
-    return tuple((a.target, a.value) for a in assignments)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from infrarsi.commands.events import Event, Notify
 from infrarsi.commands.state import RunState, Tried, _fold
 from infrarsi.commands.workspace import CommitReader, Workspace, editable_sources
 from infrarsi.contract.configfile import set_key
+from infrarsi.contract.data import data_signature, data_touched
 from infrarsi.contract.invariants import check
 from infrarsi.contract.scope import check_changes
 from infrarsi.contract.static import check_source
@@ -35,6 +37,8 @@ from infrarsi.records import (
 from infrarsi.trial.execute import to_trial
 from infrarsi.vcs.commits import build_candidate
 
+FINALS_TRIALS = 24  # executions that verification and removal take, roughly
+FIRST_GUESS_SECONDS = 10.0  # of one execution, before there was one: start-up of the ranks for the most part
 KEEP_STEPS = ("calibration", "verify", "confirm", "ablation")
 
 
@@ -55,12 +59,22 @@ class Campaign:
         self.knobs: Mapping[str, Knob] = {k.name: k for k in state.knobs}
         self.patches: Mapping[str, Patch] = {p.id: p for p in state.patches}
         self.base: str = state.started["base_commit"]
+        self.deadline: float | None = None
 
     @property
     def window(self) -> Window:
         """The window of every trial: the user's, else doctor's."""
         options, noise = self.workspace.intent.search, self.calibration.noise
         return Window(options.warmup_steps or noise.warmup_steps, options.timed_steps or noise.timed_steps)
+
+    def overdue(self) -> bool:
+        """Return whether the whole run's time budget is used."""
+        return self.deadline is not None and time.monotonic() > self.deadline
+
+    def reserve_seconds(self) -> float:
+        """Return what the finals will need, by what an execution took so far in this run."""
+        walls = [t.wall_seconds for t in self.state.trials if t.wall_seconds > 0]
+        return FINALS_TRIALS * (sum(walls) / len(walls) if walls else FIRST_GUESS_SECONDS)
 
     def record(self, kind: str, body: Any) -> None:
         """Append one event, fold it into the state, tell the reader."""
@@ -74,6 +88,9 @@ class Campaign:
 
     def numerics(self, candidate: Candidate) -> Numerics:
         """Return the widest numerics class of a candidate's parts; the proposer's word counts for nothing else."""
+        if self.workspace.promoted:
+            # Checks stay anchored at the original baseline, so what was promoted since is part of every candidate.
+            return self.workspace.contract.invariants.numerics
         classes = [self.knobs[s.knob].numerics for s in candidate.settings]
         classes += [self.patches[p].numerics for p in candidate.patches]
         return max(classes, key=NUMERICS_ORDER.index, default="bitwise")
@@ -86,12 +103,16 @@ class Campaign:
             merged.update({(a.kind, a.target): a for a in level.assignments})
         return tuple(merged.values())
 
+    def next_number(self) -> int:
+        """Return a number that no candidate of this run has, refused ones included."""
+        return max([*self.state.candidates, *(t.number for t in self.state.trials)], default=-1) + 1
+
     def build(self, candidate: Candidate, why: str, step: float | None = None, peak: float | None = None) -> Tried:
         """Return the candidate's commit on its branch, made if this run has none. GitError where parts conflict."""
         existing = self.state.tried(candidate)
         if existing is not None:
             return existing
-        number = max(self.state.candidates, default=-1) + 1
+        number = self.next_number()
         commit = self.base if candidate.is_baseline else self._commit(candidate, number)
         repo = self.workspace.repo
         repo.update_ref(f"refs/heads/infrarsi/{self.state.run}/{number}", commit)
@@ -173,8 +194,11 @@ class Campaign:
         )
         plan = self.bench.plan(shot)
         self.record("trial-started", {"id": plan.id, "number": tried.number, "role": role, "block": block})
+        data = [d.name for d in self.workspace.contract.workload.data]
+        before = data_signature(self.workspace.repo.root, data)
         execution = self.bench.execute(plan, on_progress)
         found: tuple[Violation, ...] = execution.violations
+        found += data_touched(before, data_signature(self.workspace.repo.root, data))
         if execution.outcome.kind == "ok":
             numerics = self.numerics(tried.candidate)
             contract = self.workspace.contract
@@ -190,7 +214,7 @@ class Campaign:
     ) -> Trial:
         """Record a candidate that cost no trial second: it conflicts, or ring 1 refused it (R-F1)."""
         trial = Trial(
-            id=f"ref{number}",
+            id=f"refused-{number}",
             run=self.state.run,
             number=number,
             candidate=candidate,

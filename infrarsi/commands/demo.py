@@ -22,6 +22,7 @@ from infrarsi.trial.engine import Engine
 from infrarsi.vcs.create import DEMO_MARKER, commit_all, create_repository, demo_signing_key
 
 TRAINERS = Path(infrarsi.__file__).parent / "demo" / "trainers"
+DEMO_TRIALS = 10
 SENTENCE = "make this training faster, change nothing it learns"
 Tell = Callable[[str], None]
 Show = Callable[[object], None]
@@ -52,7 +53,7 @@ def demo(folder: Path, engine: Engine, notify: Notify, tell: Tell, show: Show, *
     tell("2. doctor: how noisy is this machine, and where does the time go? $ git infrarsi doctor")
     show(doctoring.doctor(folder, engine, notify))
     tell("3. run: search settings and patches together, then verify the best in interleaved blocks. $ git infrarsi run")
-    show(running.run(folder, running.RunOptions(trials=14), engine, notify))
+    show(running.run(folder, running.RunOptions(trials=DEMO_TRIALS), engine, notify))
     tell("4. report: what won, what it cost, what was refused and why. $ git infrarsi report")
     report = reporting.report(folder)
     show(report)

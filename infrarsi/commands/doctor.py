@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import statistics
 from collections.abc import Sequence
@@ -13,16 +14,18 @@ from infrarsi.commands.events import Event, Notify
 from infrarsi.commands.fingerprint import Machine, fingerprint, resolve_python
 from infrarsi.commands.observe import require_training
 from infrarsi.commands.state import doctor_ledger, new_run_id
-from infrarsi.commands.workspace import Workspace, exclusive, load
+from infrarsi.commands.workspace import Workspace, exclusive, load, require_data
 from infrarsi.contract.envelopes import calibrate, trace
+from infrarsi.contract.intent import SearchOptions
 from infrarsi.contract.invariants import check
 from infrarsi.errors import ContractError, TrialError
-from infrarsi.records import NUMERICS_ORDER, Assignment, Calibration, Envelope, Noise, Numerics, TraceStep
+from infrarsi.records import NUMERICS_ORDER, Assignment, Calibration, Contract, Envelope, Noise, Numerics, TraceStep
 from infrarsi.trial.engine import Engine, Execution
 
 PILOT = Window(warmup_steps=2, timed_steps=4)
 WINDOW_SECONDS = 3.0
 MIN_TIMED_STEPS, MAX_TIMED_STEPS = 8, 60
+WARMUP_STEPS = 3
 DEFAULT_REPEATS = 4
 
 
@@ -42,6 +45,7 @@ def doctor(start: Path, engine: Engine, notify: Notify, *, repeats: int = DEFAUL
     """
     workspace = load(start)
     with exclusive(workspace.repo, "doctor"):
+        require_data(workspace)
         return examine(workspace, engine, notify, repeats=repeats)
 
 
@@ -92,10 +96,11 @@ def examine(workspace: Workspace, engine: Engine, notify: Notify, *, repeats: in
     machine = fingerprint(workspace.intent.launch.python, repo.root, peaks=True)
     run = f"doctor-{new_run_id()}"
     bench = make_bench(workspace, engine, run, repo.state_dir / "doctor" / run)
-    with bench.checkout(workspace.head, "head") as tree:
+    with contextlib.ExitStack() as stack:
+        tree = stack.enter_context(bench.checkout(workspace.head, "head"))
         pilot = _Baseline(bench, tree, workspace.head, workspace.intent.launch.assignments, PILOT)
         notify(Event("stage", "a first run of the baseline"))
-        window = choose_window(_measured(pilot.shoot(), workspace))
+        window = choose_window(_measured(pilot.shoot(), workspace), workspace.intent.search)
         baseline = replace(pilot, window=window)
         runs = []
         for number in range(repeats):
@@ -103,28 +108,32 @@ def examine(workspace: Workspace, engine: Engine, notify: Notify, *, repeats: in
             runs.append(_measured(baseline.shoot(), workspace))
         notify(Event("stage", "phases: data, forward, backward, optimizer, communication"))
         profile = baseline.shoot("profile")
-        original = runs
+        anchor, original = baseline, runs
         if workspace.promoted:
-            original = [_original(workspace, bench, window, notify)]
-        violations = check(contract, None, original[0].steps, original[0].ends, numerics="bitwise")
-        if violations:
-            raise ContractError(
-                "the baseline breaks its own contract on this machine",
-                why="; ".join(v.message for v in violations[:3]),
-                hint="git infrarsi init --force, if the code or the data changed",
-            )
-        envelopes, notes = _envelopes(workspace, baseline, original, notify)
+            # Every check stays anchored at the original baseline, however much was promoted since (R-A9).
+            notify(Event("stage", "the original baseline, which every check is anchored at"))
+            base = contract.base_commit
+            anchor = _Baseline(bench, stack.enter_context(bench.checkout(base, "original")), base, (), window)
+            original = [_measured(anchor.shoot(), workspace)]
+        _require_own_contract(contract, original[0])
+        envelopes, notes = _envelopes(workspace, anchor, original, notify)
+    if profile.outcome.kind != "ok":
+        notes += (
+            f"the profile run ended with {profile.outcome.kind}, so phases are unknown: {profile.outcome.message}",
+        )
     calibration = _conclude(workspace, machine, window, runs, original, profile, envelopes)
     line = doctor_ledger(repo).append("calibration", calibration)
     return DoctorResult(calibration, line.hash, notes)
 
 
-def _original(workspace: Workspace, bench: Bench, window: Window, notify: Notify) -> Execution:
-    """Run the original baseline: all checks stay anchored at it, however much was promoted since (R-A9)."""
-    notify(Event("stage", "the original baseline, which every check is anchored at"))
-    base = workspace.contract.base_commit
-    with bench.checkout(base, "original") as tree:
-        return _measured(_Baseline(bench, tree, base, (), window).shoot(), workspace)
+def _require_own_contract(contract: Contract, run: Execution) -> None:
+    violations = check(contract, None, run.steps, run.ends, numerics="bitwise")
+    if violations:
+        raise ContractError(
+            "the baseline breaks its own contract on this machine",
+            why="; ".join(v.message for v in violations[:3]),
+            hint="git infrarsi init --force, if the code or the data changed",
+        )
 
 
 def _measured(execution: Execution, workspace: Workspace) -> Execution:
@@ -147,12 +156,12 @@ def _measured(execution: Execution, workspace: Workspace) -> Execution:
     return execution
 
 
-def choose_window(pilot: Execution) -> Window:
-    """Return warm-up and timed steps: about three seconds of steps, and enough of them for a mean."""
+def choose_window(pilot: Execution, options: SearchOptions) -> Window:
+    """Return warm-up and timed steps: the user's, else about three seconds of steps, and enough of them for a mean."""
     assert pilot.measurement is not None
     step = pilot.measurement.mean_step_seconds
     timed = min(MAX_TIMED_STEPS, max(MIN_TIMED_STEPS, math.ceil(WINDOW_SECONDS / step)))
-    return Window(warmup_steps=3, timed_steps=timed)
+    return Window(options.warmup_steps or WARMUP_STEPS, options.timed_steps or timed)
 
 
 def _envelopes(
@@ -194,7 +203,7 @@ def _perturbations(
         if knob is not None and knob.numerics in ("bitwise", "reorder"):
             found += [(f"micro-batch {level.label}", level.assignments, ()) for level in knob.levels[1:2]]
         if sampled:
-            found += [(f"seed {n}", (), (f"seed:{n}",)) for n in (1, 2)]
+            found += [(f"data seed {n}", (), (f"data_seed:{n}",)) for n in (1, 2)]
         return found
     if numerics == "reduced":
         return [("bf16 autocast", (), ("autocast_bf16",))]
@@ -218,7 +227,7 @@ def _conclude(
     step = statistics.median(m.mean_step_seconds for m in measured)
     phases = mean_phases(profile)
     flops = sum(e.flops_per_step or 0.0 for e in profile.ends) or None
-    peak = peak_flops(machine)
+    peak = peak_flops(machine, workspace.contract.workload.world_size)
     mfu = flops / step / peak if flops and peak else None
     calibration = Calibration(
         contract_digest=workspace.digest,
@@ -232,7 +241,7 @@ def _conclude(
         peak_allocated_bytes=max(m.peak_allocated_bytes for m in measured),
         peak_reserved_bytes=max(m.peak_reserved_bytes for m in measured),
         phases=phases,
-        hot_lines=(),
+        hot_lines=hot_lines(profile),
         flops_per_step=flops,
         peak_flops=machine.peaks,
         mfu=mfu,
@@ -250,11 +259,21 @@ def mean_phases(profile: Execution) -> tuple[tuple[str, float], ...]:
     return tuple((name, statistics.fmean(values)) for name, values in totals.items())
 
 
-def peak_flops(machine: Machine) -> float | None:
-    """Return the machine's float32 matmul peak, the denominator of MFU (R-B5): per device, over all devices."""
+def hot_lines(profile: Execution) -> tuple[tuple[str, float], ...]:
+    """Return the source lines that most host time was seen in: seconds per step, the slowest rank's."""
+    slowest: dict[str, float] = {}
+    for end in profile.ends:
+        for line, seconds in end.hot_lines:
+            slowest[line] = max(seconds, slowest.get(line, 0.0))
+    return tuple(sorted(slowest.items(), key=lambda item: -item[1])[:8])
+
+
+def peak_flops(machine: Machine, world_size: int) -> float | None:
+    """Return the float32 matmul peak of the devices in use, the denominator of MFU (R-B5)."""
     peaks = dict(machine.peaks)
     peak = peaks.get("float32") or max(peaks.values(), default=0.0)
-    return peak * max(1, len(machine.hardware.accelerators)) if peak else None
+    devices = min(world_size, len(machine.hardware.accelerators)) or 1  # on a CPU the ranks share one
+    return peak * devices if peak else None
 
 
 def advise(calibration: Calibration, workspace: Workspace) -> tuple[str, ...]:

@@ -5,22 +5,23 @@ from __future__ import annotations
 import time
 from typing import Literal
 
-from infrarsi.commands.campaign import Campaign, describe
+from infrarsi.commands.campaign import Campaign
 from infrarsi.errors import GitError
-from infrarsi.records import Candidate, Outcome, Trial
+from infrarsi.records import Outcome, Trial
 from infrarsi.search.interface import Observation, Proposal, Search
 from infrarsi.trial.engine import Progress
 
 
-def hunt(campaign: Campaign, search: Search, *, trials: int, deadline: float | None) -> str:
+def hunt(campaign: Campaign, search: Search, *, trials: int) -> str:
     """Search until the budget is used or nothing is worth trying; return why it ended.
 
-    `deadline` is on the monotonic clock. Finished trials of an earlier sitting are replayed first, never repeated.
+    The campaign's deadline holds for the finals too, so the search leaves them their reserve. Finished trials of an
+    earlier sitting are replayed first, never repeated.
     """
     for trial in campaign.state.search_trials:
         search.tell(observation(campaign, trial))
     while not campaign.state.search_ended:
-        reason = _ended(campaign, trials, deadline)
+        reason = _ended(campaign, trials)
         proposal = None if reason else search.ask()
         if proposal is None:
             reason = reason or getattr(search, "reason", "") or "nothing left that is worth a trial"
@@ -31,11 +32,11 @@ def hunt(campaign: Campaign, search: Search, *, trials: int, deadline: float | N
     return campaign.state.search_ended
 
 
-def _ended(campaign: Campaign, trials: int, deadline: float | None) -> str:
+def _ended(campaign: Campaign, trials: int) -> str:
     done = campaign.state.search_trials
     if len(done) >= trials:
         return f"the budget of {trials} trials is used"
-    if deadline is not None and time.monotonic() > deadline:
+    if campaign.deadline is not None and time.monotonic() + campaign.reserve_seconds() > campaign.deadline:
         return "the time budget is used, less what the verification needs"
     if len(done) > 3 and all(t.outcome.kind == "oom" for t in done):
         peaks = [t.measurement.peak_allocated_bytes for t in done if t.measurement]
@@ -49,7 +50,7 @@ def attempt(campaign: Campaign, search: Search, proposal: Proposal) -> Trial:
     try:
         tried = campaign.build(candidate, proposal.why, proposal.predicted_step_seconds, proposal.predicted_peak_bytes)
     except GitError as error:
-        number = max(campaign.state.candidates, default=-1) + 1
+        number = campaign.next_number()
         message = f"{error.what}: {error.why}" if error.why else error.what
         return campaign.refuse(number, candidate, Outcome("conflict", message))
     violations = campaign.violations(tried)
@@ -80,8 +81,3 @@ def observation(campaign: Campaign, trial: Trial) -> Observation:
         peak_bytes=measured.peak_allocated_bytes if measured else None,
         standard_error=error,
     )
-
-
-def name(candidate: Candidate) -> str:
-    """Return the candidate's line for messages."""
-    return describe(candidate)

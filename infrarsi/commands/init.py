@@ -8,10 +8,11 @@ from pathlib import Path
 
 from infrarsi.commands import observe as observing
 from infrarsi.commands.bench import Bench, Job
+from infrarsi.commands.contractwords import InitResult, describe
 from infrarsi.commands.events import Event, Notify
 from infrarsi.commands.fingerprint import fingerprint, resolve_python
 from infrarsi.commands.state import new_run_id
-from infrarsi.commands.workspace import COMMIT_HINT, CommitReader
+from infrarsi.commands.workspace import CommitReader
 from infrarsi.contract import intent as intents
 from infrarsi.contract import lock as locks
 from infrarsi.contract.command import Command, argv_of, parse_command, world_size_of
@@ -42,23 +43,6 @@ class InitOptions:
     numerics: Numerics | None = None
     force: bool = False
     python: str = ""
-
-
-@dataclass(frozen=True)
-class InitResult:
-    """What was locked, in records and in plain sentences."""
-
-    intent: Intent
-    contract: Contract
-    digest: str
-    created: bool
-    locked: tuple[str, ...]
-    may_change: tuple[str, ...]
-    understood: tuple[str, ...]
-    not_understood: tuple[str, ...]
-    notes: tuple[str, ...]
-    next_command: str
-    committed: bool = False
 
 
 def init(start: Path, options: InitOptions, engine: Engine, notify: Notify) -> InitResult:
@@ -255,10 +239,10 @@ def _agreed_level(seen: DataLevel, wishes: Wishes) -> DataLevel:
 
 
 def _declared(data: tuple[str, ...], repo: Repository) -> tuple[str, ...]:
-    """Declare what git ignores or tracks as data; Python and the contract's own files are code."""
-    ignored = set(repo.ignored_files())
-    tracked = set(repo.tracked_files())
-    return tuple(n for n in data if (n in ignored or n in tracked) and not n.endswith((".py", ".md", ".yaml", ".json")))
+    """Declare everything that git ignores and the training reads; of what it tracks, neither code nor settings."""
+    ignored, tracked = set(repo.ignored_files()), set(repo.tracked_files())
+    code = (".py", ".md", ".yaml", ".yml", ".json", ".toml", ".lock", ".sh")
+    return tuple(n for n in data if n in ignored or (n in tracked and not n.endswith(code)))
 
 
 def _classed(intent: Intent, seen: observing.Observation, notes: list[str]) -> tuple[Knob, ...]:
@@ -313,56 +297,9 @@ def _keep_old(toml: Path) -> tuple[str, ...]:
     if not toml.exists():
         return ()
     backup = toml.with_suffix(".toml.orig")
+    number = 1
+    while backup.exists() and backup.read_bytes() != toml.read_bytes():  # an earlier backup may be the only copy
+        number += 1
+        backup = toml.with_suffix(f".toml.orig{number}")
     backup.write_bytes(toml.read_bytes())
     return (f"the {toml.name} that stood here is kept as {backup.name}",)
-
-
-def describe(
-    intent: Intent, contract: Contract, wishes: Wishes, notes: Sequence[str], *, created: bool, committed: bool
-) -> InitResult:
-    """Say in plain words what is locked and what may change."""
-    work = contract.workload
-    parameters = sum(_size(p.shape) for p in contract.invariants.parameters)
-    locked = (
-        f"{work.rows_per_step} rows ({work.tokens_per_step} tokens) per optimizer step, data level {work.data_level}",
-        f"{parameters:,} parameters in {len(contract.invariants.parameters)} tensors: names, shapes, dtypes",
-        "the optimizer and its hyper-parameters at every step, gradient clipping included",
-        "loss, gradient norm and parameter update, within what honest reorderings do"
-        if intent.numerics == "reorder"
-        else f"loss, gradient norm and parameter update, within the numerics class {intent.numerics}",
-        *(f"{d.name} ({d.bytes:,} bytes)" for d in work.data[:5]),
-        *([f"{len(work.data) - 5} more data files"] if len(work.data) > 5 else []),
-        *(f"{name}" for name in intent.scope.locked),
-    )
-    may_change = (
-        f"code in {', '.join(intent.scope.editable)} (at most {intent.scope.max_files} files, "
-        f"{intent.scope.max_lines} lines)",
-        *(f"{k.name}: {', '.join(level.label for level in k.levels)}" for k in intent.knobs),
-    )
-    offered = (
-        ()
-        if intent.numerics in ("reduced", "semantic")
-        else (
-            "bf16 and tf32 are not allowed; if lower precision is fine: git infrarsi init --force --numerics reduced",
-        )
-    )
-    return InitResult(
-        intent=intent,
-        contract=contract,
-        digest=locks.contract_digest(contract),
-        created=created,
-        locked=locked,
-        may_change=may_change,
-        understood=wishes.understood,
-        not_understood=wishes.not_understood,
-        notes=(*notes, *offered),
-        next_command="git infrarsi doctor" if committed else COMMIT_HINT,
-        committed=committed,
-    )
-
-
-def _size(shape: tuple[int, ...]) -> int:
-    size = 1
-    for n in shape:
-        size *= n
-    return size

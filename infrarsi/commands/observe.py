@@ -14,6 +14,8 @@ from pathlib import Path, PurePosixPath
 
 from infrarsi.commands.bench import Bench, Shot, Window
 from infrarsi.commands.events import Event, Notify
+from infrarsi.contract import intent as intents
+from infrarsi.contract import lock as locks
 from infrarsi.contract.envelopes import trace
 from infrarsi.errors import TrialError
 from infrarsi.records import Assignment, DataLevel, Knob, Level, TraceStep
@@ -93,7 +95,8 @@ def require_training(execution: Execution, what: str) -> None:
     hint = "run the command by hand in this repository; then: git infrarsi init --command '…'"
     if outcome.kind == "oom":
         hint = "raise memory_gb under [budget], or start from a smaller micro-batch"
-    raise TrialError(what, why=f"{outcome.kind}{where}: {outcome.message}", hint=hint, code=f"baseline-{outcome.kind}")
+    kind = outcome.phase or "it does not start" if outcome.kind == "conflict" else outcome.kind
+    raise TrialError(what, why=f"{kind}{where}: {outcome.message}", hint=hint, code=f"baseline-{outcome.kind}")
 
 
 def _variant(knobs: Sequence[Knob]) -> Level | None:
@@ -156,7 +159,7 @@ def _opened(execution: Execution, tree: Path, repo: Repository) -> tuple[tuple[s
                 break
         else:
             outside.add(str(path))
-    return tuple(sorted(n for n in inside if not n.endswith((".toml", ".lock")))), tuple(sorted(outside))
+    return tuple(sorted(inside - {intents.FILE, locks.FILE})), tuple(sorted(outside))
 
 
 def mirror_ignored(repo: Repository, tree: Path) -> None:

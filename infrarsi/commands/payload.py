@@ -66,10 +66,11 @@ def parse_payload(data: bytes) -> Payload:
 
     try:
         value: Any = json.loads(data)
-    except ValueError as error:
+        payload = decode(Payload, value)
+        same = canonical(payload) == data
+    except ValueError as error:  # NaN is read by json, and refused by the canonical form
         raise InfrarsiError("the audit payload is not JSON", why=str(error), code="audit-malformed") from error
-    payload = decode(Payload, value)
-    if canonical(payload) != data:
+    if not same:
         raise InfrarsiError("the audit payload is not canonical", code="audit-malformed")
     return payload
 

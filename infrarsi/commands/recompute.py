@@ -1,30 +1,44 @@
-"""Recomputes a promoted verdict from its sealed evidence: chain, samples, interval, tree."""
+"""Recomputes a promoted verdict from its sealed evidence: chain, tree, claims, samples, interval."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Literal
 
+from infrarsi.codec import decode
 from infrarsi.commands.payload import Payload
 from infrarsi.commands.state import RunState, replay
 from infrarsi.errors import InfrarsiError
 from infrarsi.ledger import parse
-from infrarsi.records import Pair, Trial, Verdict
+from infrarsi.records import Assignment, Candidate, Pair, Trial, Verdict
 from infrarsi.vcs.door import Repository
 
 TOLERANCE = 1e-6
 Row = tuple[str, Literal["pass", "fail", "inconclusive"], str]
 
 
-def recompute(repo: Repository, payload: Payload) -> Iterator[Row]:
-    """Yield one row per check of the evidence; stops at the first that makes the later ones meaningless."""
+def recompute(repo: Repository, payload: Payload, measured_tree: str) -> tuple[Row, ...]:
+    """Return one row per check of the evidence, up to the first that makes the later ones meaningless.
+
+    `measured_tree` is the tree that the promoted change has been measured as, if the audit tells the truth.
+    """
+    try:
+        return tuple(_rows(repo, payload, measured_tree))
+    except (KeyError, TypeError, ValueError, IndexError, ArithmeticError, RuntimeError, InfrarsiError) as error:
+        # Evidence comes from elsewhere: a ledger that chains well can still hold anything.
+        return (("evidence", "fail", f"the sealed ledger cannot be replayed: {type(error).__name__}: {error}"),)
+
+
+def _rows(repo: Repository, payload: Payload, measured_tree: str) -> Iterator[Row]:
     ref = f"refs/infrarsi/runs/{payload.run}"
     try:
         data = repo.read_blob(repo.resolve(payload.evidence), "ledger.jsonl")
     except InfrarsiError:
-        data = None
+        where = f"evidence {payload.evidence[:12]} of run {payload.run}"
+        yield "evidence", "inconclusive", f"{where} is not here: git fetch <remote> {ref}:{ref}"
+        return
     if data is None:
-        yield "evidence", "inconclusive", f"run {payload.run} is not here: git fetch <remote> {ref}:{ref}"
+        yield "evidence", "fail", "the sealed evidence holds no ledger"
         return
     try:
         lines, covered = parse(data, f"the ledger of {payload.run}")
@@ -41,7 +55,12 @@ def recompute(repo: Repository, payload: Payload) -> Iterator[Row]:
     if verdict is None:
         yield "verdict", "fail", "the sealed run has no final verdict"
         return
-    yield from _verdict(state, verdict, payload)
+    trees = {line.body["commit"]: line.body["tree"] for line in lines if line.kind == "candidate"}
+    if trees.get(verdict.commit) != measured_tree:
+        yield "candidate", "fail", "the sealed run measured another tree than the promoted one"
+    yield from _claims(state, verdict, payload)
+    yield from _samples(state, verdict)
+    yield from _interval(state, verdict, payload)
 
 
 def _facts(state: RunState, payload: Payload) -> Iterator[Row]:
@@ -56,52 +75,81 @@ def _facts(state: RunState, payload: Payload) -> Iterator[Row]:
             yield "evidence", "fail", f"the sealed run has another {key.replace('_', ' ')} than the audit"
 
 
-def _verdict(state: RunState, verdict: Verdict, payload: Payload) -> Iterator[Row]:
-    from infrarsi.stats.paired import Design, judge
+def _claims(state: RunState, verdict: Verdict, payload: Payload) -> Iterator[Row]:
+    """Compare what the audit says beside the interval with the sealed verdict."""
+    records = tuple(t for p in verdict.pairs for t in (p.baseline_trial, p.candidate_trial))
+    facts = (
+        ("settings", payload.settings, settings_of(state, verdict.candidate)),
+        ("error rate", payload.error_rate, verdict.error_rate),
+        ("number of pairs", payload.pairs, len(verdict.pairs)),
+        ("records", payload.records, records),
+    )
+    for name, claimed, found in facts:
+        if claimed != found:
+            yield "verdict", "fail", f"the sealed verdict has another {name} than the audit"
+    if verdict.finalists < len(state.finalists):
+        yield "verdict", "fail", f"the error rate was not split over all {len(state.finalists)} finalists"
+    if verdict.floor != state.started["floor"]:
+        yield "verdict", "fail", "the sealed verdict was judged at another floor than the run's"
 
+
+def settings_of(state: RunState, candidate: Candidate) -> tuple[Assignment, ...]:
+    """Return the overlay to promote: what the baseline had already, then the winner's settings."""
+    merged = {(a.kind, a.target): a for a in (decode(Assignment, v) for v in state.started.get("launch", ()))}
+    knobs = {k.name: k for k in state.knobs}
+    for setting in candidate.settings:
+        level = next(v for v in knobs[setting.knob].levels if v.label == setting.level)
+        merged.update({(a.kind, a.target): a for a in level.assignments})
+    return tuple(a for a in merged.values() if a.kind != "config")
+
+
+def _samples(state: RunState, verdict: Verdict) -> Iterator[Row]:
+    """The pairs must be all that were taken, of the right commits, and equal to their trials' raw arrivals."""
     trials = {t.id: t for t in state.trials}
-    wrong = [message for pair in verdict.pairs if (message := _pair_differs(pair, trials))]
+    numbers = [n for n, t in state.candidates.items() if t.commit == verdict.commit]
+    taken = [tuple(p for p in pairs if not p.voided) for (_, n), pairs in state.pairs.items() if n in numbers]
+    if verdict.pairs not in taken:
+        yield "samples", "fail", "the verdict rests on other pairs than those the ledger recorded"
+    wrong = [message for pair in verdict.pairs if (message := _pair_differs(pair, verdict, state, trials))]
     if wrong:
         yield "samples", "fail", wrong[0]
-        return
-    looks = tuple(state_looks(state))
-    design = Design(looks, verdict.error_rate, verdict.finalists)
-    again = judge(verdict.pairs, floor=verdict.floor, design=design, look=verdict.looks - 1)
-    claimed = (payload.speedup, payload.low, payload.high)
-    found = (again.speedup, again.low, again.high)
-    if again.decision != "accepted" or any(abs(a - b) > TOLERANCE * b for a, b in zip(claimed, found, strict=True)):
-        yield (
-            "interval",
-            "fail",
-            f"recomputed {found[0]:.4f} [{found[1]:.4f}, {found[2]:.4f}], the audit says otherwise",
-        )
-        return
-    yield (
-        "interval",
-        "pass",
-        f"recomputed from {len(verdict.pairs)} pairs: {found[0]:.2f}x [{found[1]:.2f}, {found[2]:.2f}]",
-    )
 
 
-def state_looks(state: RunState) -> list[int]:
-    """Return the looks that the finals were planned with."""
-    from infrarsi.commands.finals import LOOKS
-
-    return list(state.looks or LOOKS)
-
-
-def _pair_differs(pair: Pair, trials: dict[str, Trial]) -> str:
-    """Compare a pair's step times with the raw arrivals that the ledger keeps for its two trials."""
+def _pair_differs(pair: Pair, verdict: Verdict, state: RunState, trials: dict[str, Trial]) -> str:
+    """Compare a pair with its two trials: what ran, how it ended, and the step times as they arrived."""
     from infrarsi.trial.collect import window_seconds
 
-    for name, seconds in (
-        (pair.baseline_trial, pair.baseline_step_seconds),
-        (pair.candidate_trial, pair.candidate_step_seconds),
+    for name, seconds, commit in (
+        (pair.baseline_trial, pair.baseline_step_seconds, state.started["base_commit"]),
+        (pair.candidate_trial, pair.candidate_step_seconds, verdict.commit),
     ):
         trial = trials.get(name)
         if trial is None or trial.measurement is None or not trial.steps:
             return f"trial {name} has no samples in the sealed ledger"
+        if trial.commit != commit:
+            return f"trial {name} ran {trial.commit[:12]}, not {commit[:12]}"
+        if trial.outcome.kind != "ok" or trial.violations:
+            return f"trial {name} ended with {trial.outcome.kind}; it decides nothing"
         window, steps = window_seconds(trial.steps)
-        if abs(window / steps - seconds) > TOLERANCE * seconds:
-            return f"trial {name}: its samples give {window / steps:.6f} s a step, the pair says {seconds:.6f}"
+        if not steps or abs(window / steps - seconds) > TOLERANCE * seconds:
+            found = f"{window / steps:.6f} s a step" if steps else "no timed step"
+            return f"trial {name}: its samples give {found}, the pair says {seconds:.6f}"
     return ""
+
+
+def _interval(state: RunState, verdict: Verdict, payload: Payload) -> Iterator[Row]:
+    from infrarsi.commands.finals import LOOKS
+    from infrarsi.stats.paired import Design, judge
+
+    design = Design(state.looks or LOOKS, verdict.error_rate, verdict.finalists)
+    again = judge(verdict.pairs, floor=verdict.floor, design=design, look=verdict.looks - 1)
+    claimed = (payload.speedup, payload.low, payload.high)
+    found = (again.speedup, again.low, again.high)
+    text = f"{found[0]:.4f} [{found[1]:.4f}, {found[2]:.4f}]"
+    if again.decision != "accepted":
+        yield "interval", "fail", f"recomputed {text}, which is not a win: {again.reason}"
+    elif any(abs(a - b) > TOLERANCE * b for a, b in zip(claimed, found, strict=True)):
+        said = f"{claimed[0]:.4f} [{claimed[1]:.4f}, {claimed[2]:.4f}]"
+        yield "interval", "fail", f"recomputed {text}, the audit says {said}"
+    else:
+        yield "interval", "pass", f"recomputed from the samples of {len(verdict.pairs)} pairs: {text}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from infrarsi.commands.state import latest_calibration, open_run
+from infrarsi.commands.state import calibration_by_digest, open_run
 from infrarsi.contract import lock as locks
 from infrarsi.errors import InfrarsiError
 from infrarsi.records import Change, Contract
@@ -27,7 +27,7 @@ def build_report(repo: Repository, run: str | None) -> RunReport:
     if winner is not None and winner.commit and winner.commit != base:
         changes, diff = repo.changes(base, winner.commit), repo.diff(base, winner.commit)
     contract = contract_at(repo, base)
-    calibration = latest_calibration(repo, state.started.get("contract_digest", ""), None)
+    calibration = calibration_by_digest(repo, state.started.get("calibration_digest", ""))
     return from_ledger(list(ledger.replay()), changes=changes, diff=diff, contract=contract, calibration=calibration)
 
 

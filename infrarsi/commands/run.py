@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import infrarsi
 from infrarsi.codec import decode
 from infrarsi.commands import doctor as doctoring
 from infrarsi.commands.campaign import Campaign
+from infrarsi.commands.choices import Choices, choices
 from infrarsi.commands.events import Event, Notify
 from infrarsi.commands.finals import finals
 from infrarsi.commands.fingerprint import fingerprint
@@ -18,7 +20,7 @@ from infrarsi.commands.hunt import hunt
 from infrarsi.commands.seal import seal_run
 from infrarsi.commands.state import (
     RunState,
-    doctor_ledger,
+    calibration_by_digest,
     latest_calibration,
     list_runs,
     new_run_id,
@@ -26,15 +28,13 @@ from infrarsi.commands.state import (
     replay,
     runs_folder,
 )
-from infrarsi.commands.workspace import CommitReader, Workspace, editable_sources, exclusive, load
-from infrarsi.contract.flags import Flag, read_flags
-from infrarsi.errors import ContractError, Interrupted, UsageError
+from infrarsi.commands.workspace import Workspace, exclusive, load, require_data
+from infrarsi.errors import ContractError, Interrupted
 from infrarsi.ledger import Ledger
-from infrarsi.records import NUMERICS_ORDER, Calibration, Hardware, Knob, Patch, Verdict
+from infrarsi.records import Budget, Calibration, Hardware, Verdict
 from infrarsi.search.interface import Search
 from infrarsi.trial.engine import Engine
-
-FINALS_TRIALS = 24  # executions kept in reserve for verification and removal when a time budget is set
+from infrarsi.vcs.door import Repository
 
 
 @dataclass(frozen=True)
@@ -66,53 +66,74 @@ def run(start: Path, options: RunOptions, engine: Engine, notify: Notify) -> Run
     Raises Interrupted on ^C, with the command that resumes.
     """
     workspace = load(start)
-    with exclusive(workspace.repo, "run"):
+    with exclusive(workspace.repo, "run"), _resumable(workspace.repo, options.fresh):
         for warning in workspace.warnings:
             notify(Event("warning", warning))
         machine = fingerprint(workspace.intent.launch.python, workspace.repo.root)
         unfinished = None if options.fresh else _unfinished(workspace, machine.hardware)
-        calibration = latest_calibration(workspace.repo, workspace.digest, machine.hardware)
-        if calibration is None or calibration.commit != workspace.head:
-            notify(Event("stage", "this machine is not calibrated for this baseline yet: doctor first"))
-            calibration = doctoring.examine(workspace, engine, notify, repeats=doctoring.DEFAULT_REPEATS).calibration
-        campaign = _resume(workspace, calibration, engine, notify, unfinished)
+        require_data(workspace)
+        campaign = _resume(workspace, engine, notify, unfinished)
         resumed = campaign is not None
+        if resumed and options.patches:
+            notify(Event("warning", "a resumed run keeps its own patches; to try --patch: git infrarsi run --fresh"))
         if campaign is None:
-            campaign = _begin(workspace, calibration, engine, notify, options)
-        try:
-            return _carry_out(campaign, options, resumed)
-        except KeyboardInterrupt:
-            done = len(campaign.state.trials)
-            raise Interrupted(
-                f"run {campaign.state.run} stopped",
-                why=f"{done} finished trials are kept; the one in flight is void",
-                hint="git infrarsi run resumes it; git infrarsi run --fresh starts another",
-            ) from None
+            chosen = choices(workspace, machine.hardware, options.patches)
+            calibrated = latest_calibration(workspace.repo, workspace.digest, machine.hardware)
+            if calibrated is None or not _fits(calibrated[1], workspace):
+                notify(Event("stage", "this machine is not calibrated for this baseline yet: doctor first"))
+                result = doctoring.examine(workspace, engine, notify, repeats=doctoring.DEFAULT_REPEATS)
+                calibrated = (result.calibration_digest, result.calibration)
+            campaign = _begin(workspace, calibrated, chosen, engine, notify, options)
+        return _carry_out(campaign, options, resumed)
+
+
+@contextlib.contextmanager
+def _resumable(repo: Repository, fresh: bool) -> Iterator[None]:
+    """Turn ^C into Interrupted with the command that resumes, from the run's first ledger line to its sealing.
+
+    Before that line (doctor) there is nothing to resume, and KeyboardInterrupt goes on as it is.
+    """
+    others = set(list_runs(repo)) if fresh else set()
+    try:
+        yield
+    except KeyboardInterrupt:
+        stopped = _newest_unfinished(repo)
+        if stopped is None or stopped.run in others:
+            raise
+        raise Interrupted(
+            f"run {stopped.run} stopped",
+            why=f"{len(stopped.trials)} finished trials are kept; the one in flight is void",
+            hint="git infrarsi run resumes it; git infrarsi run --fresh starts another",
+        ) from None
+
+
+def _fits(calibration: Calibration, workspace: Workspace) -> bool:
+    """Return whether a calibration is of this baseline, and covers every step that a trial will make.
+
+    Steps beyond its trace would go unchecked.
+    """
+    options, noise = workspace.intent.search, calibration.noise
+    steps = (options.warmup_steps or noise.warmup_steps) + (options.timed_steps or noise.timed_steps)
+    return calibration.commit == workspace.head and steps <= noise.warmup_steps + noise.timed_steps
 
 
 def _carry_out(campaign: Campaign, options: RunOptions, resumed: bool) -> RunResult:
     state, workspace = campaign.state, campaign.workspace
     began = time.monotonic()
     search = make_search(campaign, options.seed)
-    budget = workspace.contract.budget
-    trials = options.trials or budget.trials
-    reason = hunt(campaign, search, trials=trials, deadline=_deadline(campaign, options.seconds or budget.seconds))
+    budget = decode(Budget, state.started["budget"])
+    trials, seconds = options.trials or budget.trials, options.seconds or budget.seconds
+    earlier = state.busy_seconds
+    if seconds is not None:  # earlier sittings count: the budget is not reset by an interruption (R-E2)
+        campaign.deadline = began + max(0.0, seconds - earlier)
+    reason = hunt(campaign, search, trials=trials)
     verdict = state.final or finals(campaign, _finalists(campaign, search))
-    campaign.record("effects", {"effects": list(search.effects())})
-    devices = sum(t.device_seconds for t in state.trials)
-    ended = {"reason": reason, "wall_seconds": time.monotonic() - began, "device_seconds": devices}
-    campaign.record("run-ended", ended)
+    if state.ended is None:
+        devices = sum(t.device_seconds for t in state.trials)
+        ended = {"reason": reason, "wall_seconds": earlier + time.monotonic() - began, "device_seconds": devices}
+        campaign.record("run-ended", ended)
     evidence = seal_run(workspace, state.run, campaign.ledger, campaign.calibration)
     return RunResult(state.run, verdict, evidence, reason, resumed, workspace.warnings)
-
-
-def _deadline(campaign: Campaign, seconds: float | None) -> float | None:
-    """Return when the search must stop so that the finals still fit; earlier sittings count (R-E2)."""
-    if seconds is None:
-        return None
-    trials = [t.wall_seconds for t in campaign.state.trials if t.wall_seconds > 0]
-    reserve = FINALS_TRIALS * (sum(trials) / len(trials) if trials else 10 * campaign.calibration.step_seconds)
-    return time.monotonic() + max(0.0, seconds - campaign.state.busy_seconds - min(reserve, seconds / 2))
 
 
 def make_search(campaign: Campaign, seed: int) -> Search:
@@ -139,13 +160,20 @@ def _finalists(campaign: Campaign, search: Search) -> tuple:  # type: ignore[typ
     return tuple(c for c in chosen if not c.is_baseline)
 
 
-def _unfinished(workspace: Workspace, hardware: Hardware) -> str | None:
-    """Return the newest run when it is unfinished; refuse one that began under something else (R-E3)."""
-    runs = list_runs(workspace.repo)
+def _newest_unfinished(repo: Repository) -> RunState | None:
+    """Return the newest run when it has begun and is not both ended and sealed."""
+    runs = list_runs(repo)
     if not runs:
         return None
-    name, _, state = open_run(workspace.repo, runs[-1])
-    if state.ended is not None or not state.started:
+    name, _, state = open_run(repo, runs[-1])
+    sealed = f"refs/infrarsi/runs/{name}" in repo.for_each_ref("refs/infrarsi/runs")
+    return None if (state.ended is not None and sealed) or not state.started else state
+
+
+def _unfinished(workspace: Workspace, hardware: Hardware) -> str | None:
+    """Return the newest run when it is unfinished; refuse one that began under something else (R-E3)."""
+    state = _newest_unfinished(workspace.repo)
+    if state is None:
         return None
     differs = []
     if state.started["contract_digest"] != workspace.digest:
@@ -156,22 +184,28 @@ def _unfinished(workspace: Workspace, hardware: Hardware) -> str | None:
         differs.append("the hardware")
     if differs:
         raise ContractError(
-            f"run {name} is unfinished and cannot be resumed here",
+            f"run {state.run} is unfinished and cannot be resumed here",
             why=f"{' and '.join(differs)} changed since it began",
             hint="git infrarsi run --fresh starts another run (the unfinished one is kept)",
             code="resume-mismatch",
         )
-    return name
+    return state.run
 
 
-def _resume(
-    workspace: Workspace, calibration: Calibration, engine: Engine, notify: Notify, name: str | None
-) -> Campaign | None:
+def _resume(workspace: Workspace, engine: Engine, notify: Notify, name: str | None) -> Campaign | None:
+    """Open an unfinished run under the calibration that it began with: floor, window and envelopes stay the same."""
     if name is None:
         return None
     folder = runs_folder(workspace.repo) / name
     ledger = Ledger(folder / "ledger.jsonl")
     state = replay(name, list(ledger.replay()))
+    calibration = calibration_by_digest(workspace.repo, state.started["calibration_digest"])
+    if calibration is None:
+        raise ContractError(
+            f"run {name} cannot be resumed",
+            why="the calibration that it began with is gone from this machine",
+            hint="git infrarsi run --fresh",
+        )
     lost = sorted(state.in_flight)
     state.in_flight.clear()
     bench = doctoring.make_bench(workspace, engine, name, folder)
@@ -182,15 +216,15 @@ def _resume(
 
 
 def _begin(
-    workspace: Workspace, calibration: Calibration, engine: Engine, notify: Notify, options: RunOptions
+    workspace: Workspace,
+    calibrated: tuple[str, Calibration],
+    chosen: Choices,
+    engine: Engine,
+    notify: Notify,
+    options: RunOptions,
 ) -> Campaign:
-    knobs, patches, refused = options_to_try(workspace, calibration, options.patches)
-    if not knobs and not patches:
-        raise UsageError(
-            "there is nothing to try",
-            why="no knob is in infrarsi.toml, and no codemod of the catalogue applies to the editable files",
-            hint="add [[knobs]] to infrarsi.toml, or give a patch: git infrarsi run --patch FILE",
-        )
+    calibration_digest, calibration = calibrated
+    budget = workspace.contract.budget
     run_id = new_run_id()
     folder = runs_folder(workspace.repo) / run_id
     ledger = Ledger(folder / "ledger.jsonl")
@@ -201,12 +235,13 @@ def _begin(
         "contract_digest": workspace.digest,
         "base_commit": workspace.head,
         "original_commit": workspace.contract.base_commit,
-        "calibration_digest": doctor_ledger(workspace.repo).of_kind("calibration")[-1].hash,
+        "calibration_digest": calibration_digest,
         "hardware": calibration.hardware,
-        "knobs": list(knobs),
-        "patches": list(patches),
+        "knobs": list(chosen.knobs),
+        "patches": list(chosen.patches),
         "launch": list(workspace.intent.launch.assignments),
-        "budget": workspace.contract.budget,
+        # In force for this run, so that a resumed one keeps to what the command line said.
+        "budget": replace(budget, trials=options.trials or budget.trials, seconds=options.seconds or budget.seconds),
         "floor": calibration.noise.floor,
         "baseline_step_seconds": calibration.step_seconds,
         "baseline_peak_bytes": calibration.peak_allocated_bytes,
@@ -218,75 +253,7 @@ def _begin(
     notify(Event("run-started", body=line.body))
     bench = doctoring.make_bench(workspace, engine, run_id, folder)
     campaign = Campaign(workspace, calibration, bench, ledger, state, notify)
-    for patch, reason in refused:
+    for patch, reason in chosen.refused:
         body = {"patch": patch.id, "title": patch.title, "source": patch.source, "reason": reason}
         campaign.record("patch-refused", body)
     return campaign
-
-
-def options_to_try(
-    workspace: Workspace, calibration: Calibration, files: Sequence[Path]
-) -> tuple[tuple[Knob, ...], tuple[Patch, ...], list[tuple[Patch, str]]]:
-    """Return the knobs of infrarsi.toml, the patches that apply, and the patches that were refused with the reason."""
-    from infrarsi.propose.patches import propose_patches
-    from infrarsi.propose.patchfile import read_patch_files
-
-    repo, scope = workspace.repo, workspace.contract.scope
-    numerics = workspace.contract.invariants.numerics
-    limit = NUMERICS_ORDER.index(numerics)
-    knobs = tuple(k for k in workspace.intent.knobs if NUMERICS_ORDER.index(k.numerics) <= limit)
-    require_known_flags(knobs, read_flags(repo.root, workspace.intent.entry), workspace.intent.entry)
-    sources = editable_sources(repo, workspace.head, scope)
-    proposed = list(propose_patches(sources, scope=scope, allowed=numerics, hardware=calibration.hardware))
-    proposed += [replace(p, numerics=numerics) for p in read_patch_files(files)]
-    good, refused = [], []
-    for patch in proposed:
-        reason = why_not(workspace, patch)
-        if reason:
-            refused.append((patch, reason))
-        else:
-            good.append(patch)
-    return knobs, tuple(good), refused
-
-
-def require_known_flags(knobs: Sequence[Knob], flags: Sequence[Flag], entry: str) -> None:
-    """Refuse a knob whose flag the script does not have: argparse would only say so after start-up, trial by trial."""
-    import difflib
-
-    known = {f.name for f in flags}
-    if not known:
-        return
-    for knob in knobs:
-        for target in {a.target for level in knob.levels for a in level.assignments if a.kind == "flag"}:
-            if target not in known:
-                near = difflib.get_close_matches(target, known, 1)
-                raise UsageError(
-                    f"knob {knob.name}: {entry} has no flag {target}",
-                    why=f"its flags are {', '.join(sorted(known)[:12])}…",
-                    hint=f"did you mean {near[0]}? edit [[knobs]] in infrarsi.toml" if near else "edit infrarsi.toml",
-                    code="unknown-flag",
-                )
-
-
-def why_not(workspace: Workspace, patch: Patch) -> str:
-    """Return why a patch cannot be tried, before any trial second is spent on it (R-F1); empty when it can."""
-    from infrarsi.contract.scope import check_changes
-    from infrarsi.contract.static import check_source
-    from infrarsi.errors import InfrarsiError
-    from infrarsi.vcs.commits import build_candidate
-
-    repo, contract = workspace.repo, workspace.contract
-    limit = NUMERICS_ORDER.index(contract.invariants.numerics)
-    if NUMERICS_ORDER.index(patch.numerics) > limit:
-        return f"it is {patch.numerics}; the contract allows {contract.invariants.numerics}"
-    try:
-        commit = build_candidate(repo, workspace.head, [patch.diff], {}, f"check {patch.id}")
-    except InfrarsiError as error:
-        return f"{error.what}: {error.why}"
-    changes = repo.changes(workspace.head, commit)
-    before, after = CommitReader(repo, workspace.head), CommitReader(repo, commit)
-    found = list(check_changes(contract.scope, contract.locked, changes, before, after))
-    for change in changes:
-        if change.path.endswith(".py") and change.status != "D":
-            found += check_source(change.path, before.read(change.path), after.read(change.path) or b"")
-    return found[0].message if found else ("" if changes else "it changes nothing")

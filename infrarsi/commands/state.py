@@ -145,13 +145,26 @@ def doctor_ledger(repo: Repository) -> Ledger:
     return Ledger(repo.state_dir / "doctor.jsonl")
 
 
-def latest_calibration(repo: Repository, contract_digest: str, hardware: Hardware | None) -> Calibration | None:
-    """Return the newest calibration of this contract on this hardware (any hardware when None)."""
+def latest_calibration(
+    repo: Repository, contract_digest: str, hardware: Hardware | None
+) -> tuple[str, Calibration] | None:
+    """Return the newest calibration of a contract on this hardware (None: any), after its ledger hash."""
     for line in reversed(doctor_ledger(repo).of_kind("calibration")):
-        try:
-            calibration = decode(Calibration, line.body)
-        except InfrarsiError:
-            continue  # An older version's record cannot be used; doctor makes a new one.
-        if calibration.contract_digest == contract_digest and hardware in (None, calibration.hardware):
-            return calibration
+        calibration = _calibration(line)
+        if calibration and calibration.contract_digest == contract_digest and hardware in (None, calibration.hardware):
+            return line.hash, calibration
     return None
+
+
+def calibration_by_digest(repo: Repository, digest: str) -> Calibration | None:
+    """Return the calibration whose ledger line has this hash, None where this machine does not keep it."""
+    line = next((v for v in doctor_ledger(repo).of_kind("calibration") if v.hash == digest), None)
+    return _calibration(line) if line else None
+
+
+def _calibration(line: LedgerLine) -> Calibration | None:
+    """Return a ledger line's calibration; None for a record of another version, which doctor replaces."""
+    try:
+        return decode(Calibration, line.body)
+    except InfrarsiError:
+        return None

@@ -6,6 +6,7 @@ The two are separate on purpose: amending only the message loses the commit's si
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -57,16 +58,22 @@ def verify_commit(repo: Repository, commit: str) -> VerifyResult:
     from infrarsi.vcs import trust
 
     signature = trust.verify_commit(repo, commit)
+    message = signature.message
     checks: list[Check] = []
     payload = None
     try:
-        subject, audit, how = locate(repo, commit)
-        checks.append(Check("audit", "pass", how))
-        payload = _signed_payload(repo, audit, checks)
+        found = locate(repo, commit)
+        checks.append(Check("audit", "pass", found.how))
+        if signature.status == "none" and found.promoted != commit:  # A merge is rarely signed, what it merges is.
+            signature = trust.verify_commit(repo, found.promoted)
+            message = f"the promoted commit {found.promoted[:12]}: {signature.message}"
+        elif signature.status == "none":
+            message = "the commit is not signed: amending, rebasing or squashing lost its signature"
+        payload = _signed_payload(repo, found.audit, checks)
         contract = _contract(repo, payload, checks)
-        _result(repo, subject, payload, contract, checks)
-        _scope(repo, subject, payload, contract, checks)
-        checks += [Check(*c) for c in recompute(repo, payload)]
+        _result(repo, found, payload, contract, checks)
+        _scope(repo, found, payload, contract, checks)
+        checks += [Check(*c) for c in recompute(repo, payload, _measured_tree(repo, found, payload))]
         if contract.require_signature and signature.status != "good":
             checks.append(Check("signature", "fail", "the contract requires a good signature on the commit"))
     except _Failed as failed:
@@ -77,7 +84,7 @@ def verify_commit(repo: Repository, commit: str) -> VerifyResult:
     decision: Status = "fail" if "fail" in statuses else "inconclusive" if "inconclusive" in statuses else "pass"
     if signature.status == "bad":
         decision = "fail"
-    return VerifyResult(commit, decision, signature.status, signature.message, tuple(checks), payload)
+    return VerifyResult(commit, decision, signature.status, message, tuple(checks), payload)
 
 
 class _Failed(Exception):
@@ -88,31 +95,75 @@ class _Failed(Exception):
         self.check = Check(name, status, message)
 
 
-def locate(repo: Repository, commit: str) -> tuple[str, Audit, str]:
-    """Return (the commit the audit is about, the audit, how it was found)."""
+@dataclass(frozen=True)
+class Found:
+    """An audit and the change that it must be about: `parent` to `commit`. `promoted` is the commit that carries it."""
+
+    commit: str
+    parent: str
+    promoted: str
+    audit: Audit
+    how: str
+
+
+def locate(repo: Repository, commit: str) -> Found:
+    """Find the audit of a commit: in its trailer, in that of the commit it merges, or among those kept here."""
     from infrarsi.vcs.evidence import find_audit_by_patch_id
 
     values = repo.trailers(commit, TRAILER)
+    parents = repo.parents(commit)
     if len(values) > 1:
         raise _Failed("audit", "fail", "the commit carries two audit trailers; one was added")
-    if values:
-        return commit, decode_trailer(values[0]), "found in the commit's trailer"
-    parents = repo.parents(commit)
-    for parent in parents if len(parents) > 1 else ():
-        if len(merged := repo.trailers(parent, TRAILER)) == 1:
-            return (
-                parent,
-                decode_trailer(merged[0]),
-                f"a merge of the promoted commit {parent[:12]}, which is verified here",
-            )
     if not parents:
-        raise _Failed("audit", "fail", "the commit carries no audit trailer")
+        raise _Failed("audit", "fail", "a commit without a parent changes nothing that an audit could be about")
+    if values:
+        return Found(commit, parents[0], commit, decode_trailer(values[0]), "found in the commit's trailer")
+    # The side that was merged in comes first: the other one may end in an earlier promotion.
+    for parent in (*parents[1:], parents[0]) if len(parents) > 1 else ():
+        if len(merged := repo.trailers(parent, TRAILER)) == 1:
+            other = next((p for p in parents if p != parent), parent)
+            how = f"a merge of the promoted commit {parent[:12]}"
+            return Found(commit, other, parent, decode_trailer(merged[0]), how)
     found = find_audit_by_patch_id(repo, repo.patch_id(parents[0], commit))
     if found is None:
         raise _Failed(
-            "audit", "fail", "no audit trailer, and no audit with an equal patch-id: this was not promoted as it stands"
+            "audit", "fail", f"no audit trailer, and no audit of this change{_extra(repo, parents[0], commit)}"
         )
-    return commit, Audit(*found), "the trailer is lost; the audit was found by patch-id"
+    how = "the trailer is lost; the audit was found by patch-id"
+    return Found(commit, parents[0], commit, Audit(*found), how)
+
+
+def _extra(repo: Repository, parent: str, commit: str) -> str:
+    """Say what a commit changes beside a promoted change that it holds as well (a squash with something else)."""
+    from infrarsi.vcs.evidence import stored_audits
+
+    changed = {c.path for c in repo.changes(parent, commit)}
+    for data, _ in stored_audits(repo):
+        try:
+            payload = parse_payload(data)
+            promoted = {c.path for c in repo.changes(payload.base_tree, payload.result_tree)}
+        except InfrarsiError:  # Another version's audit, or one whose trees are not here: it cannot be compared.
+            continue
+        if promoted and promoted <= changed:
+            paths = _differing(repo, parent, commit, payload)
+            return f"; beside what run {payload.run} promoted it changes {_names(paths)}"
+    return ""
+
+
+def _differing(repo: Repository, parent: str, commit: str, payload: Payload) -> list[str]:
+    """Return the paths at which a commit's change is another than the promoted one."""
+    here = {c.path: (c.new_mode, c.new_oid) for c in repo.changes(parent, commit)}
+    try:
+        changes = repo.changes(payload.base_tree, payload.result_tree)
+    except InfrarsiError:  # A clone that never had the promoted branch.
+        return sorted(here)
+    promoted = {c.path: (c.new_mode, c.new_oid) for c in changes}
+    return sorted(p for p in here.keys() | promoted.keys() if here.get(p) != promoted.get(p))
+
+
+def _names(paths: Sequence[str]) -> str:
+    more = f" and {len(paths) - 8} more" if len(paths) > 8 else ""
+    return ", ".join(paths[:8]) + more
 
 
 def _signed_payload(repo: Repository, audit: Audit, checks: list[Check]) -> Payload:
@@ -141,44 +192,54 @@ def _contract(repo: Repository, payload: Payload, checks: list[Check]) -> Contra
     contract = locks.parse(blob.decode())
     if locks.contract_digest(contract) != payload.contract:
         raise _Failed("contract", "fail", "the contract in the base commit has another digest than the audit")
+    _require_intent(repo, base, contract)
+    allowed = contract.budget.error_rate
+    if payload.error_rate > allowed:
+        raise _Failed("contract", "fail", f"judged at an error rate of {payload.error_rate:g}, {allowed:g} is allowed")
     checks.append(Check("contract", "pass", f"digest {payload.contract[:12]}"))
     return contract
 
 
-def _result(repo: Repository, commit: str, payload: Payload, contract: Contract, checks: list[Check]) -> None:
-    """Tree equal: what was promoted. Else the same patch on a moved base. Else something was edited."""
-    if repo.tree_of(commit) == payload.result_tree:
+def _require_intent(repo: Repository, commit: str, contract: Contract) -> None:
+    text = repo.read_blob(commit, intents.FILE)
+    if text is None or intents.digest_of(intents.parse(text.decode())) != contract.intent_digest:
+        raise _Failed("contract", "fail", f"{intents.FILE} at {commit[:12]} is not what the contract was made from")
+
+
+def _result(repo: Repository, found: Found, payload: Payload, contract: Contract, checks: list[Check]) -> None:
+    """The change must be the promoted one, on the base that it was measured on or one that differs out of scope."""
+    parent, commit = found.parent, found.commit
+    same_tree = repo.tree_of(commit) == payload.result_tree
+    if repo.patch_id(parent, commit) != payload.patch_id:
+        paths = _differing(repo, parent, commit, payload)
+        why = f"it differs in {_names(paths)}"
+        if same_tree:
+            why = "the tree is the verified one, but another commit brought it there"
+        raise _Failed("result", "fail", f"the change is not the one that was verified: {why}")
+    if same_tree:
         checks.append(Check("result", "pass", "the tree is the one that was verified"))
         return
-    parents = repo.parents(commit)
-    if parents and repo.patch_id(parents[0], commit) == payload.patch_id:
-        moved = repo.changes(payload.base_commit, parents[0])
-        touched = [c.path for c in moved if is_editable(contract.scope, c.path) or c.path in _locked(contract)]
-        if touched:
-            paths = ", ".join(touched[:5])
-            raise _Failed(
-                "result", "inconclusive", f"the new base changed {paths} as well: git infrarsi run measures again"
-            )
-        checks.append(Check("result", "pass", f"same patch, the base moved by {len(moved)} paths outside the scope"))
-        return
-    try:
-        edited = [c.path for c in repo.changes(payload.result_tree, repo.tree_of(commit))]
-    except InfrarsiError:  # The verified tree is gone (a clone that never had the branch): compare with the base.
-        edited = [c.path for c in repo.changes(payload.base_tree, repo.tree_of(commit))]
-    raise _Failed("result", "fail", f"edited after it was verified: {', '.join(edited[:8]) or 'nothing in the tree'}")
+    moved = {c.path for c in repo.changes(payload.base_commit, parent)}
+    if locks.FILE in moved:
+        raise _Failed("contract", "fail", f"the new base holds another {locks.FILE}: it was not measured under that")
+    if intents.FILE in moved:
+        _require_intent(repo, parent, contract)
+    held = {d.name.partition("::")[0] for d in (*contract.locked, *contract.workload.data)}
+    touched = sorted(p for p in moved if is_editable(contract.scope, p) or p in held)
+    if touched:
+        raise _Failed(
+            "result", "inconclusive", f"the new base changed {_names(touched)} as well: git infrarsi run measures again"
+        )
+    count = len(repo.commits(f"{payload.base_commit}..{parent}"))
+    how = f"same patch; the base moved by {count} commits that change {len(moved)} paths, all outside the scope"
+    checks.append(Check("result", "pass", how))
 
 
-def _locked(contract: Contract) -> set[str]:
-    return {d.name.partition("::")[0] for d in contract.locked}
-
-
-def _scope(repo: Repository, commit: str, payload: Payload, contract: Contract, checks: list[Check]) -> None:
+def _scope(repo: Repository, found: Found, payload: Payload, contract: Contract, checks: list[Check]) -> None:
     """Ring 1 again, on the commit itself; `infrarsi.toml` may differ by the promoted launch table only."""
-    parent = payload.base_commit if repo.tree_of(commit) == payload.result_tree else repo.parents(commit)[0]
-    changes = repo.changes(parent, commit)
-    before, after = CommitReader(repo, parent), CommitReader(repo, commit)
+    before, after = CommitReader(repo, found.parent), CommitReader(repo, found.commit)
     code: list[Change] = []
-    for change in changes:
+    for change in repo.changes(found.parent, found.commit):
         if change.path != intents.FILE:
             code.append(change)
             continue
@@ -189,3 +250,11 @@ def _scope(repo: Repository, commit: str, payload: Payload, contract: Contract, 
     if violations:
         raise _Failed("scope", "fail", "; ".join(v.message for v in violations[:3]))
     checks.append(Check("scope", "pass", f"{len(code)} files changed, all in scope"))
+
+
+def _measured_tree(repo: Repository, found: Found, payload: Payload) -> str:
+    """Return the tree that the trials must have run: the measured base with this change, without the launch table."""
+    from infrarsi.vcs.commits import tree_with
+
+    changed = [c.path for c in repo.changes(found.parent, found.commit) if c.path != intents.FILE]
+    return tree_with(repo, payload.base_commit, {path: repo.read_blob(found.commit, path) for path in changed})

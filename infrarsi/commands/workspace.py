@@ -122,6 +122,20 @@ def _require_locked(repo: Repository, head: str, contract: Contract) -> None:
         )
 
 
+def require_data(workspace: Workspace) -> None:
+    """Compare the locked data with the disk, byte by byte (R-A1). ContractError names the first file that differs."""
+    from infrarsi.contract.data import check_data
+
+    wrong = check_data(workspace.repo.root, workspace.contract.workload.data)
+    if wrong:
+        raise ContractError(
+            wrong[0].message,
+            why=f"observed {wrong[0].observed}, locked {wrong[0].allowed}",
+            hint="restore the file, or git infrarsi init --force for a contract over the new data",
+            code="data-changed",
+        )
+
+
 def _dirty(repo: Repository, contract: Contract) -> tuple[str, ...]:
     """Refuse uncommitted changes in scope (the baseline is a commit), warn about the others (R-E4)."""
     dirty = [d for d in repo.dirty_paths() if d.path not in (intents.FILE, locks.FILE)]
@@ -141,6 +155,8 @@ def exclusive(repo: Repository, verb: str) -> Iterator[None]:
     """Hold the repository's run lock: two runs on one machine would disturb each other's time."""
     from filelock import FileLock, Timeout
 
+    from infrarsi.vcs.worktrees import prune_stale
+
     repo.state_dir.mkdir(parents=True, exist_ok=True)
     path = repo.state_dir / "run.lock"
     owner = repo.state_dir / "run.owner"
@@ -157,6 +173,7 @@ def exclusive(repo: Repository, verb: str) -> Iterator[None]:
         ) from None
     try:
         owner.write_text(f"git infrarsi {verb}, process {os.getpid()}")
+        prune_stale(repo)  # what a killed run had checked out
         yield
     finally:
         owner.unlink(missing_ok=True)

@@ -40,6 +40,31 @@ def check_data(root: Path, digests: Sequence[Digest]) -> tuple[Violation, ...]:
     return tuple(violations)
 
 
+Signature = dict[str, tuple[int, int, int] | None]
+
+
+def data_signature(root: Path, names: Sequence[str]) -> Signature:
+    """Return size, modification time and inode of each locked file: cheap enough to take around every trial."""
+    signature: Signature = {}
+    for name in names:
+        try:
+            status = (root / name).stat()
+        except OSError:
+            signature[name] = None
+        else:
+            signature[name] = (status.st_size, status.st_mtime_ns, status.st_ino)
+    return signature
+
+
+def data_touched(before: Signature, after: Signature) -> tuple[Violation, ...]:
+    """Return a violation for each locked file that was written while a trial ran (R-A1)."""
+    return tuple(
+        Violation("scope", "data", f"the locked data file {name} was written during the trial", "changed", "as it was")
+        for name in sorted(before)
+        if before[name] != after.get(name)
+    )
+
+
 def _violation(message: str, observed: str, locked: Digest) -> Violation:
     allowed = f"{locked.bytes} bytes, sha256 {locked.sha256[:16]}"
     return Violation("scope", "data", message, observed=observed, allowed=allowed)

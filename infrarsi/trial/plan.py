@@ -90,7 +90,8 @@ def probe_orders(plan: TrialPlan, *, token: str, socket: Path) -> dict[str, Any]
         "perturb": list(plan.perturb),
         "memory_bytes": plan.memory_bytes,
         "timeout_seconds": plan.deadlines.total_seconds,
-        "scope_roots": [str(plan.worktree)],
+        # Compiled kernels are modules of the compile cache, which may lie below the user's own git directory.
+        "scope_roots": [str(plan.worktree), str(plan.cache_dir)],
         "original_root": str(plan.original_root),
     }
 

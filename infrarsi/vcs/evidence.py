@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from infrarsi.errors import GitError
 from infrarsi.vcs.commits import tree_with, write_commit
@@ -46,16 +46,19 @@ def store_audit(repo: Repository, run: str, payload: bytes, signature: str) -> s
     return _store(repo, AUDITS + _checked(run), files, f"Audit of run {run}")
 
 
-def find_audits(repo: Repository, patch_id: str) -> tuple[tuple[bytes, str], ...]:
-    """Return (payload, signature) of every stored audit with this patch-id, newest first within a run. Unverified."""
+def stored_audits(repo: Repository) -> Iterator[tuple[bytes, str]]:
+    """Yield (payload, signature) of every audit kept here, newest first within a run. Unverified."""
     refs = repo.for_each_ref(AUDITS)
-    found = []
-    for commit in repo.commits(*refs.values()) if refs and patch_id else ():
+    for commit in repo.commits(*refs.values()) if refs else ():
         payload = repo.read_blob(commit, PAYLOAD)
         signature = repo.read_blob(commit, SIGNATURE)
-        if payload is not None and signature is not None and _patch_id(payload) == patch_id:
-            found.append((payload, signature.decode(errors="replace")))
-    return tuple(found)
+        if payload is not None and signature is not None:
+            yield payload, signature.decode(errors="replace")
+
+
+def find_audits(repo: Repository, patch_id: str) -> tuple[tuple[bytes, str], ...]:
+    """Return (payload, signature) of every stored audit with this patch-id, newest first within a run. Unverified."""
+    return tuple(a for a in stored_audits(repo) if _patch_id(a[0]) == patch_id) if patch_id else ()
 
 
 def find_audit_by_patch_id(repo: Repository, patch_id: str) -> tuple[bytes, str] | None:

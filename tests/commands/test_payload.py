@@ -48,7 +48,13 @@ def test_a_malformed_trailer_is_an_error_and_not_an_audit(value: str) -> None:
 def test_a_payload_must_be_canonical_and_known_in_every_key() -> None:
     """R-I2: the signature covers bytes; another spelling of the same values, or an added key, is refused."""
     good = canonical(PAYLOAD)
-    for changed in (good.replace(b",", b", ", 1), good[:-1] + b',"zzz":1}', b"{}", b"no json"):
+    for changed in (
+        good.replace(b",", b", ", 1),
+        good[:-1] + b',"zzz":1}',
+        good.replace(b"1.91", b"NaN"),
+        b"{}",
+        b"no json",
+    ):
         with pytest.raises(InfrarsiError):
             parse_payload(changed)
 

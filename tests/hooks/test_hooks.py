@@ -141,6 +141,8 @@ def test_a_push_is_gated(repo, server):
     assert done.returncode != 0 and "does not verify" in done.stderr
     repo.git("push", "-q", str(server), "plain")
     repo.git("push", "-q", str(server), "promoted:refs/infrarsi/runs/x")
+    # That the server has the commit under another ref, where nothing is checked, does not open the branch.
+    assert repo.git("push", str(server), "promoted", ok=False).returncode != 0
     repo.verify(0)
     repo.git("push", "-q", str(server), "promoted", "plain:again")
     repo.git("push", "-q", str(server), "--delete", "again")

@@ -68,13 +68,14 @@ def test_records_carry_our_arrival_not_the_ranks_word():
     assert worst == pytest.approx(0.9) and violation is not None and violation.ring == "time"
 
 
-def test_the_slowest_rank_counts_and_check_steps_do_not():
+def test_the_slowest_rank_counts_and_a_rank_cannot_excuse_a_step_from_the_clock():
+    """R-A2: a step that a rank calls a check step is timed like any other."""
     collector = Collector("secret", 2)
     for rank, arrivals in enumerate(([1.0, 2.0, 3.0, 4.0], [1.0, 2.5, 4.0, 5.5])):
         hello(collector, rank, 2)
         walk(collector, rank, arrivals)
         collector.ranks[rank].steps[3]["check"] = True
-    assert window_seconds(collector.records(1, 4)) == (3.0, 2)
+    assert window_seconds(collector.records(1, 4)) == (4.5, 3)
 
 
 def test_end_is_read_whole():

@@ -20,22 +20,29 @@ from infrarsi.records import Candidate, Effect, Pair
 
 MIN_WORTH = 0.01  # log seconds per step; a part that gains less is not worth its lines
 SURE = 0.95
-ABLATION_PAIRS = 4
+WEAK = 0.05  # parts believed to gain less than this are tried out all at once first: together they can be seen
+PART_PAIRS, GROUP_PAIRS = 2, 3
 INTERACTION_SD = 0.05  # how far an effect among the winner's other parts may lie from its effect over all trials
 DOCTOR_PAIRS = 3  # weight of doctor's noise, in degrees of freedom, beside the pairs' own spread
 
 
 @dataclass(frozen=True)
 class Worth:
-    """Belief about the gain of keeping a part, in log seconds per step: mean and standard deviation."""
+    """Belief about the gain of keeping `parts` parts, in log seconds per step: mean and standard deviation."""
 
     mean: float
     sd: float
+    parts: int = 1
+
+    @property
+    def least(self) -> float:
+        """Return what the parts must be worth together."""
+        return MIN_WORTH * self.parts
 
     @property
     def sure(self) -> float:
-        """Return the probability that the gain exceeds `MIN_WORTH`."""
-        return 0.5 * math.erfc((MIN_WORTH - self.mean) / (self.sd * math.sqrt(2)))
+        """Return the probability that the gain exceeds `least`."""
+        return 0.5 * math.erfc((self.least - self.mean) / (self.sd * math.sqrt(2)))
 
     @property
     def ratios(self) -> tuple[float, float, float]:
@@ -44,10 +51,10 @@ class Worth:
 
 
 def reduce(campaign: Campaign, winner: Tried) -> Tried:
-    """Return the winner less what does not earn its place: what seems idle at once first, then one by one."""
+    """Return the winner less what does not earn its place: what seems weak at once first, then one by one."""
     current = winner
-    idle = idle_parts(winner.candidate, campaign.state.effects)
-    groups = [idle] if 1 < len(idle) < len(parts(winner.candidate)) else []
+    weak = weak_parts(winner.candidate, campaign.state.effects)
+    groups = [weak] if 1 < len(weak) < len(parts(winner.candidate)) else []
     for group in [*groups, *((part,) for part in parts(winner.candidate))]:
         left = parts(current.candidate)
         if len(left) <= len(group) or not set(group) <= set(left):
@@ -63,12 +70,12 @@ def believed(candidate: Candidate, group: Sequence[str], effects: Sequence[Effec
     known = {e.knob: e for e in effects if e.level == level.get(e.knob, e.level)}
     mean = -sum(known[part].posterior for part in group if part in known)
     variance = sum(known[part].posterior_sd ** 2 if part in known else 0.3**2 for part in group)
-    return Worth(mean, math.sqrt(variance + INTERACTION_SD**2))
+    return Worth(mean, math.sqrt(variance + INTERACTION_SD**2), len(group))
 
 
-def idle_parts(candidate: Candidate, effects: Sequence[Effect]) -> tuple[str, ...]:
-    """Return the parts that by the search's belief alone are not worth keeping."""
-    return tuple(p for p in parts(candidate) if believed(candidate, (p,), effects).mean < MIN_WORTH)
+def weak_parts(candidate: Candidate, effects: Sequence[Effect]) -> tuple[str, ...]:
+    """Return the parts that by the search's belief gain too little to be seen one by one."""
+    return tuple(p for p in parts(candidate) if believed(candidate, (p,), effects).mean < WEAK)
 
 
 def parts(candidate: Candidate) -> tuple[str, ...]:
@@ -127,10 +134,11 @@ def _one_pair(
         return True, worth, "slower without it"
     if good and worth.sure < 1 - SURE:
         return False, worth, "no slower without it"
-    if len(good) >= ABLATION_PAIRS:
-        kept = worth.mean > MIN_WORTH
+    enough = GROUP_PAIRS if worth.parts > 1 else PART_PAIRS
+    if len(good) >= enough:
+        kept = worth.mean > worth.least
         return kept, worth, "more likely than not slower without it" if kept else "not worth its place within noise"
-    if len(taken) >= ABLATION_PAIRS + MAX_VOIDED:
+    if len(taken) >= enough + MAX_VOIDED:
         return True, worth, "the machine was too busy to tell, so it stays"
     return None, worth, ""
 
@@ -149,7 +157,8 @@ def update(belief: Worth, pairs: Sequence[Pair], between_cv: float) -> Worth:
     doctor = 2 * max(between_cv, 0.005) ** 2
     variance = (DOCTOR_PAIRS * doctor + own) / (DOCTOR_PAIRS + len(logs) - 1) / len(logs)
     weight, prior = 1 / variance, 1 / belief.sd**2
-    return Worth((weight * mean + prior * belief.mean) / (weight + prior), 1 / math.sqrt(weight + prior))
+    joined = (weight * mean + prior * belief.mean) / (weight + prior)
+    return Worth(joined, 1 / math.sqrt(weight + prior), belief.parts)
 
 
 def _kept(campaign: Campaign, current: Tried, part: str, kept: bool, worth: Worth, reason: str) -> bool:

@@ -22,7 +22,7 @@ from infrarsi.trial.engine import Engine
 from infrarsi.vcs.create import DEMO_MARKER, commit_all, create_repository, demo_signing_key
 
 TRAINERS = Path(infrarsi.__file__).parent / "demo" / "trainers"
-DEMO_TRIALS = 10
+DEMO_TRIALS, DEMO_REPEATS = 8, 3
 SENTENCE = "make this training faster, change nothing it learns"
 Tell = Callable[[str], None]
 Show = Callable[[object], None]
@@ -51,7 +51,7 @@ def demo(folder: Path, engine: Engine, notify: Notify, tell: Tell, show: Show, *
     commit_all(folder, "Lock the training contract")
     tell("The contract is committed: from here on, whoever changes it changes its digest. $ git commit")
     tell("2. doctor: how noisy is this machine, and where does the time go? $ git infrarsi doctor")
-    show(doctoring.doctor(folder, engine, notify))
+    show(doctoring.doctor(folder, engine, notify, repeats=DEMO_REPEATS))
     tell("3. run: search settings and patches together, then verify the best in interleaved blocks. $ git infrarsi run")
     show(running.run(folder, running.RunOptions(trials=DEMO_TRIALS), engine, notify))
     tell("4. report: what won, what it cost, what was refused and why. $ git infrarsi report")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from infrarsi.commands.contractwords import InitResult, describe
 from infrarsi.commands.events import Event, Notify
 from infrarsi.commands.fingerprint import fingerprint, resolve_python
 from infrarsi.commands.state import new_run_id
-from infrarsi.commands.workspace import CommitReader
+from infrarsi.commands.workspace import CommitReader, exclusive
 from infrarsi.contract import intent as intents
 from infrarsi.contract import lock as locks
 from infrarsi.contract.command import Command, argv_of, parse_command, world_size_of
@@ -66,16 +67,35 @@ def init(start: Path, options: InitOptions, engine: Engine, notify: Notify) -> I
         intent, wishes = intents.parse(toml.read_text()), _no_wishes()
         text: str | None = toml.read_text()
     else:
-        intent, wishes = propose(repo, head, options, notify)
+        intent, wishes = propose(repo, head, _carried_over(toml, options), notify)
         text = None
     _require_clean(repo, intent)
-    intent, contract, notes = _observe_and_lock(repo, head, intent, engine, notify, fixed=keep, wishes=wishes)
+    with exclusive(repo, "init"):  # the observation trains, and would disturb a run's time
+        intent, contract, notes = _observe_and_lock(repo, head, intent, engine, notify, fixed=keep, wishes=wishes)
     if text is None:
         notes += _keep_old(toml)
         text = intents.render(intent)
-    toml.write_text(text)
+    if not toml.exists() or toml.read_text() != text:
+        toml.write_text(text)
     lock.write_text(locks.render(contract))
     return describe(intent, contract, wishes, notes, created=True, committed=False)
+
+
+def _carried_over(toml: Path, options: InitOptions) -> InitOptions:
+    """Take from the contract that stands here what the command line leaves open: command, sentence, interpreter."""
+    if not toml.exists():
+        return options
+    try:
+        old = intents.parse(toml.read_text())
+    except UsageError:
+        return options  # It cannot be read, and is kept aside as a backup.
+    command = shlex.join([*(f"{k}={v}" for k, v in old.environment), *old.command])
+    return replace(
+        options,
+        command=options.command or command,
+        sentence=options.sentence or old.goal,
+        python=options.python or old.launch.python,
+    )
 
 
 def _no_wishes() -> Wishes:

@@ -8,6 +8,7 @@ visible and a mistake cheap.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -65,6 +66,7 @@ def _added(known: Sequence[Finding], found: Sequence[Finding], fresh: set[Findin
             yield from dict.fromkeys(sorted(group, key=lambda f: f not in fresh)[:extra])
 
 
+@functools.lru_cache(maxsize=256)  # the base's sources are read again for every candidate
 def findings(source: bytes) -> tuple[Finding, ...]:
     """Return every place in `source` that the rules name. Raises SyntaxError where it does not parse."""
     import libcst as cst

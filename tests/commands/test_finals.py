@@ -2,7 +2,7 @@
 
 import math
 
-from infrarsi.commands.ablation import Worth, believed, idle_parts, parts, update, without
+from infrarsi.commands.ablation import Worth, believed, weak_parts, parts, update, without
 from infrarsi.records import Candidate, Effect, Pair, Setting
 
 CANDIDATE = Candidate((Setting("micro_batch", "16 x 1"),), ("fused_adamw", "sdpa"))
@@ -35,7 +35,7 @@ def test_belief_reads_the_winners_own_level() -> None:
     assert math.isclose(believed(CANDIDATE, ("micro_batch",), EFFECTS).mean, 0.3)
     assert math.isclose(believed(CANDIDATE, ("micro_batch", "sdpa"), EFFECTS).mean, 0.4)
     assert believed(CANDIDATE, ("unknown",), EFFECTS).sd > 0.25
-    assert idle_parts(CANDIDATE, EFFECTS) == ("fused_adamw",)
+    assert weak_parts(CANDIDATE, EFFECTS) == ("fused_adamw",)
 
 
 def test_pairs_overrule_a_wrong_belief() -> None:
@@ -50,6 +50,12 @@ def test_one_noisy_pair_does_not_overrule_a_belief() -> None:
     """One pair of 13 % the wrong way, at a between-run noise of 5 %, leaves a well-believed part undecided."""
     worth = update(Worth(0.083, 0.06), [pair(0.87, 1.0)], 0.054)
     assert 0.05 < worth.sure < 0.95
+
+
+def test_a_group_must_be_worth_more_than_one_part() -> None:
+    group = believed(CANDIDATE, ("fused_adamw", "sdpa"), EFFECTS)
+    assert (group.parts, group.least) == (2, 0.02)
+    assert update(group, [pair(1.0, 1.0)], 0.02).parts == 2
 
 
 def test_the_band_narrows_with_pairs() -> None:

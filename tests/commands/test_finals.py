@@ -2,7 +2,7 @@
 
 import math
 
-from infrarsi.commands.ablation import Worth, believed, weak_parts, parts, update, without
+from infrarsi.commands.ablation import Worth, believed, parts, update, weak_parts, without
 from infrarsi.records import Candidate, Effect, Pair, Setting
 
 CANDIDATE = Candidate((Setting("micro_batch", "16 x 1"),), ("fused_adamw", "sdpa"))

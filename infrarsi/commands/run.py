@@ -29,7 +29,9 @@ from infrarsi.commands.state import (
     runs_folder,
 )
 from infrarsi.commands.workspace import Workspace, exclusive, load, require_data
-from infrarsi.errors import ContractError, Interrupted
+from infrarsi.contract import intent as intents
+from infrarsi.contract import lock as locks
+from infrarsi.errors import ContractError, GitError, Interrupted
 from infrarsi.ledger import Ledger
 from infrarsi.records import Budget, Calibration, Hardware, Verdict
 from infrarsi.search.interface import Search
@@ -114,7 +116,20 @@ def _fits(calibration: Calibration, workspace: Workspace) -> bool:
     """
     options, noise = workspace.intent.search, calibration.noise
     steps = (options.warmup_steps or noise.warmup_steps) + (options.timed_steps or noise.timed_steps)
-    return calibration.commit == workspace.head and steps <= noise.warmup_steps + noise.timed_steps
+    return steps <= noise.warmup_steps + noise.timed_steps and _same_baseline(workspace, calibration.commit)
+
+
+def _same_baseline(workspace: Workspace, commit: str) -> bool:
+    """Return whether HEAD trains what `commit` trained: equal but for knobs, search options and the two files."""
+    repo = workspace.repo
+    if commit == workspace.head:
+        return True
+    try:
+        changed = {c.path for c in repo.changes(commit, workspace.head)} - {intents.FILE, locks.FILE}
+        blob = repo.read_blob(commit, intents.FILE)
+    except GitError:  # The calibrated commit is gone (an amended or collected one).
+        return False
+    return not changed and blob is not None and intents.parse(blob.decode()).launch == workspace.intent.launch
 
 
 def _carry_out(campaign: Campaign, options: RunOptions, resumed: bool) -> RunResult:

@@ -51,11 +51,15 @@ class Worth:
 
 
 def reduce(campaign: Campaign, winner: Tried) -> Tried:
-    """Return the winner less what does not earn its place: what seems weak at once first, then one by one."""
+    """Return the winner less what does not earn its place: the weak parts all at once, the others one by one.
+
+    Weak parts stand or fall together: one by one, each could be dropped within noise, and all their gain with them.
+    """
     current = winner
     weak = weak_parts(winner.candidate, campaign.state.effects)
-    groups = [weak] if 1 < len(weak) < len(parts(winner.candidate)) else []
-    for group in [*groups, *((part,) for part in parts(winner.candidate))]:
+    together = weak if 1 < len(weak) < len(parts(winner.candidate)) else ()
+    alone = [(part,) for part in parts(winner.candidate) if part not in together]
+    for group in [together, *alone] if together else alone:
         left = parts(current.candidate)
         if len(left) <= len(group) or not set(group) <= set(left):
             continue

@@ -243,6 +243,7 @@ def test_a_shallow_clone_says_that_the_base_is_missing(sandbox, tmp_path):
 
 
 def test_colour_follows_git(sandbox, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")  # git gives a dumb terminal no colour
     monkeypatch.chdir(sandbox.root)
     assert colorbool("color.infrarsi", True) and not colorbool("color.infrarsi", False)
     sandbox.git("config", "color.infrarsi", "never")

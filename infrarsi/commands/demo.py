@@ -22,7 +22,7 @@ from infrarsi.trial.engine import Engine
 from infrarsi.vcs.create import DEMO_MARKER, commit_all, create_repository, demo_signing_key
 
 TRAINERS = Path(infrarsi.__file__).parent / "demo" / "trainers"
-DEMO_TRIALS, DEMO_REPEATS = 8, 3
+DEMO_TRIALS, DEMO_REPEATS = 7, 3
 SENTENCE = "make this training faster, change nothing it learns"
 Tell = Callable[[str], None]
 Show = Callable[[object], None]

@@ -14,7 +14,7 @@ from infrarsi.commands.contest import Contest, hold
 from infrarsi.records import Candidate, Verdict
 from infrarsi.stats.paired import Design
 
-LOOKS = (4, 9)  # with three pairs the t quantile alone makes the interval three times as wide as with four
+LOOKS = (5, 9)  # with four pairs the t quantile alone makes the interval half as wide again as with five
 
 
 def finals(campaign: Campaign, finalists: Sequence[Candidate]) -> Verdict | None:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from infrarsi.commands.bench import Role
 from infrarsi.commands.campaign import Campaign, describe
 from infrarsi.commands.state import Tried
 from infrarsi.records import Pair, Trial, Verdict
@@ -106,8 +107,8 @@ def block(campaign: Campaign, contest: Contest, trees: Sequence[Path], number: i
     arms = [("reference", contest.reference, trees[0]), ("candidate", contest.candidate, trees[1])]
     if number % 2:
         arms.reverse()
-    role = "ablation" if contest.stage == "ablation" else "verify"
-    return {name: campaign.shoot(t, tree, role, block=number) for name, t, tree in arms}  # type: ignore[arg-type]
+    role: Role = "ablation" if contest.stage == "ablation" else "verify"
+    return {name: campaign.shoot(t, tree, role, block=number) for name, t, tree in arms}
 
 
 def usual_baseline(earlier: Sequence[Pair], now: float) -> float:

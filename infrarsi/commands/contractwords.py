@@ -67,10 +67,22 @@ def describe(
         may_change=may_change,
         understood=wishes.understood,
         not_understood=wishes.not_understood,
-        notes=(*notes, *offered),
+        notes=(*notes, *offered, *_idle_wishes(wishes)),
         next_command="git infrarsi doctor" if committed else COMMIT_HINT,
         committed=committed,
     )
+
+
+def _idle_wishes(wishes: Wishes) -> tuple[str, ...]:
+    """Say which understood wishes nothing acts on yet: understanding is not doing."""
+    idle = []
+    if wishes.target_speedup is not None:
+        idle.append(f"the wished speed-up of {wishes.target_speedup:g}x has no effect: run reports what there is")
+    if wishes.model_provider is not None:
+        idle.append("no model is asked in this version, whatever the sentence says")
+    if wishes.dollars is not None:
+        idle.append("nothing in this version costs dollars; that budget is kept for when something does")
+    return tuple(idle)
 
 
 def _size(shape: tuple[int, ...]) -> int:

@@ -15,7 +15,7 @@ from infrarsi.commands.fingerprint import Machine, fingerprint, resolve_python
 from infrarsi.commands.observe import require_training
 from infrarsi.commands.state import doctor_ledger, new_run_id
 from infrarsi.commands.workspace import Workspace, exclusive, load, require_data
-from infrarsi.contract.envelopes import calibrate, trace
+from infrarsi.contract.envelopes import beyond_cap, calibrate, trace
 from infrarsi.contract.intent import SearchOptions
 from infrarsi.contract.invariants import check
 from infrarsi.errors import ContractError, TrialError
@@ -181,6 +181,7 @@ def _envelopes(
             run = baseline.shoot("trial", extra, perturb)
             if run.outcome.kind == "ok" and run.steps:
                 perturbed[name] = trace(run.steps, world)
+                notes += _beyond(name, numerics, references[0], perturbed[name], workspace)
             else:
                 notes.append(f"perturbation {name} did not run ({run.outcome.kind}): {run.outcome.message[:120]}")
         cap = next((c for c in contract.invariants.caps if c.numerics == numerics), None)
@@ -188,6 +189,15 @@ def _envelopes(
             level = contract.workload.data_level
             envelopes.append(calibrate(numerics, references, dict(perturbed), cap, data_level=level))
     return tuple(envelopes), tuple(notes)
+
+
+def _beyond(
+    name: str, numerics: Numerics, reference: Sequence[TraceStep], other: Sequence[TraceStep], workspace: Workspace
+) -> list[str]:
+    """Say where an honest change moves the numbers beyond the contract's cap: such changes cannot be accepted here."""
+    cap = next((c for c in workspace.contract.invariants.caps if c.numerics == numerics), None)
+    over = beyond_cap(reference, other, cap) if cap is not None else ()
+    return [f"{name} goes beyond the contract's cap for {numerics} ({', '.join(over)}): it cannot pass"] if over else []
 
 
 def _perturbations(
@@ -278,6 +288,8 @@ def peak_flops(machine: Machine, world_size: int) -> float | None:
 
 def advise(calibration: Calibration, workspace: Workspace) -> tuple[str, ...]:
     """Return what a person can do next, the largest effect first."""
+    from infrarsi.stats.noise import repeats_for
+
     advice = []
     noise: Noise = calibration.noise
     total = sum(seconds for _, seconds in calibration.phases) or 1.0
@@ -299,8 +311,8 @@ def advise(calibration: Calibration, workspace: Workspace) -> tuple[str, ...]:
             "git infrarsi init --force --numerics reduced"
         )
     if noise.floor > 0.05:
-        advice.append(
-            f"gains under {noise.floor:.1%} are invisible here; stop other work on this machine to see smaller"
-        )
+        pairs = repeats_for(0.02, noise.between_cv)
+        more = f"a gain of 2% would take {pairs} pairs" if pairs else "a gain of 2% cannot be seen in 64 pairs"
+        advice.append(f"gains under {noise.floor:.1%} are invisible here ({more}): stop other work on this machine")
     advice.append("next: git infrarsi run")
     return tuple(advice)

@@ -33,7 +33,7 @@ from infrarsi.contract import intent as intents
 from infrarsi.contract import lock as locks
 from infrarsi.errors import ContractError, GitError, Interrupted
 from infrarsi.ledger import Ledger
-from infrarsi.records import Budget, Calibration, Hardware, Verdict
+from infrarsi.records import Budget, Calibration, Candidate, Hardware, Verdict
 from infrarsi.search.interface import Search
 from infrarsi.trial.engine import Engine
 from infrarsi.vcs.door import Repository
@@ -167,8 +167,8 @@ def make_search(campaign: Campaign, seed: int) -> Search:
     )
 
 
-def _finalists(campaign: Campaign, search: Search) -> tuple:  # type: ignore[type-arg]
-    """Return the candidates worth verifying: measured clean, and faster than the baseline by more than nothing."""
+def _finalists(campaign: Campaign, search: Search) -> tuple[Candidate, ...]:
+    """Return the candidates to verify, best belief first: the ones chosen before an interruption, else the search's."""
     if campaign.state.finalists:
         return tuple(campaign.state.candidates[n].candidate for n in campaign.state.finalists)
     chosen = search.finalists(campaign.workspace.intent.search.finalists)

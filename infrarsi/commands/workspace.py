@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -42,7 +43,7 @@ class Workspace:
     digest: str
     warnings: tuple[str, ...] = ()
 
-    @property
+    @functools.cached_property
     def promoted(self) -> bool:
         """The baseline is no longer the original one: something was promoted since `init`."""
         return bool(self.intent.launch.assignments) or self.repo.tree_of(self.head) != self._original_tree()

@@ -158,7 +158,9 @@ def _modules(root: Path, path: str) -> Iterator[_Module]:
             names = {key: value for key, (value, _, _) in simple_globals(tree).items() if value is not None}
             yield _Module(name, tree, names)
             if depth < IMPORT_DEPTH:
-                following += [p for p in _imports(root, name, tree) if p not in seen and not seen.add(p)]  # type: ignore[func-returns-value]
+                new = [p for p in dict.fromkeys(_imports(root, name, tree)) if p not in seen]
+                seen.update(new)
+                following += new
         level = following
 
 
@@ -185,12 +187,14 @@ def _imports(root: Path, path: str, tree: ast.Module) -> Iterator[str]:
 
 def _argparse(module: _Module) -> Iterator[Flag]:
     overrides: dict[str, Scalar | None] = {}
-    calls = [n for n in ast.walk(module.tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)]
-    for call in calls:
-        if call.func.attr == "set_defaults":  # type: ignore[attr-defined]
+    calls = [
+        (n.func.attr, n) for n in ast.walk(module.tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)
+    ]
+    for method, call in calls:
+        if method == "set_defaults":
             overrides.update({k.arg: constant(k.value, module.names) for k in call.keywords if k.arg})
-    for call in calls:
-        if call.func.attr != "add_argument":  # type: ignore[attr-defined]
+    for method, call in calls:
+        if method != "add_argument":
             continue
         names = [a.value for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
         names = [name for name in names if name.startswith("-")]

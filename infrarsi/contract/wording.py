@@ -42,11 +42,6 @@ def seconds(match: re.Match[str]) -> float:
     return number(match["number"]) * unit + more + half
 
 
-def is_path_like(word: str) -> bool:
-    """Whether a word can only be a file, folder, glob or `path::symbol`."""
-    return bool(re.search(r"[/*]|::|\.[A-Za-z]\w{0,5}$", word)) and not re.match(r"\d", word)
-
-
 def resolve(word: str, files: Sequence[str]) -> tuple[str | None, str]:
     """Return the scope pattern that a name in a sentence means among the tracked `files`, or None and why not."""
     name, separator, symbol = word.partition("::")

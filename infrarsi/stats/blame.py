@@ -38,12 +38,6 @@ class Blame:
         result: Array = 0.5 * (pairs + singles)
         return result
 
-    def suspects(self, levels: Array, count: int = 3) -> list[tuple[int, int, float]]:
-        """Return the most suspicious pairs of one row as (level index, level index, probability), worst first."""
-        present = np.flatnonzero(levels > 0)
-        found = [(int(a), int(b), float(self.probability[a, b])) for a in present for b in present if a <= b]
-        return sorted(found, key=lambda item: -item[2])[:count]
-
 
 def priors(knob: NDArray[np.int64], baseline: NDArray[np.bool_], declared: Array) -> Array:
     """Return the prior, L by L. `knob[l]` and `baseline[l]` describe the levels; `declared` is 1 at declared conflicts.

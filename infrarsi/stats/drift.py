@@ -25,7 +25,8 @@ def contaminated(
 ) -> str:
     """Return why a pair has to be voided, or the empty string.
 
-    Pressures are shares of the timed window, 0 to 1. `expected_step_seconds` is doctor's figure for the baseline.
+    Pressures are shares of the timed window, 0 to 1. `expected_step_seconds` is the
+    baseline's usual figure by the same clock: of this contest so far.
     """
     worst = max(baseline_pressure, candidate_pressure)
     if worst > PRESSURE_LIMIT:
@@ -37,10 +38,10 @@ def contaminated(
     moved = math.log(baseline_step_seconds / expected_step_seconds)
     if abs(moved) > drift_limit(noise):
         direction = "slower" if moved > 0 else "faster"
-        return f"the baseline was {abs(math.expm1(moved)):.0%} {direction} than when it was calibrated"
+        return f"the baseline was {abs(math.expm1(moved)):.0%} {direction} than usual here"
     return ""
 
 
 def drift_limit(noise: Noise) -> float:
-    """Return how far, in log seconds, a baseline may lie from its calibrated time before its pair is voided."""
+    """Return how far, in log seconds, a baseline may lie from its usual time before its pair is voided."""
     return max(noise.floor, SIGMAS * noise.between_cv, 1.5 * abs(noise.drift), 0.02)

@@ -95,11 +95,3 @@ def interval(log_ratios: Sequence[float], alpha: float) -> tuple[float, float, f
     error = max(float(values.std(ddof=1)), SMALLEST_SD) / math.sqrt(values.size)
     half = float(stdtrit(values.size - 1, 1 - alpha)) * error
     return math.exp(mean), math.exp(mean - half), math.exp(min(mean + half, 700.0))
-
-
-def schedule(n_pairs: int) -> tuple[str, ...]:
-    """Return the order of executions, A baseline and B candidate: A B B A A B …, so that a steady drift cancels."""
-    order: list[str] = []
-    for pair in range(n_pairs):
-        order += ["A", "B"] if pair % 2 == 0 else ["B", "A"]
-    return tuple(order)

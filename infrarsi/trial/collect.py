@@ -32,7 +32,6 @@ class Rank:
     parameters: tuple[Parameter, ...] = ()
     done: int | None = None
     end: RankEnd | None = None
-    exited: bool = False
     last_step: int = 0
 
 
@@ -137,7 +136,7 @@ class Collector:
         self.errors.append(RankError(rank.rank, kind, text, message.get("oom") is True, phase))
 
     def _exit(self, rank: Rank, message: dict[str, Any], arrival: float) -> None:
-        rank.exited = True
+        """The program ended by itself: its steps say how far it came, and the guard says how it ended."""
 
     def records(self, opens_after: int, closes_after: int) -> tuple[StepRecord, ...]:
         """Return every step of every rank that has both its tick and its values, by step and rank."""

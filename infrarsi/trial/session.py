@@ -17,8 +17,9 @@ from typing import Literal
 from infrarsi.records import Outcome, Violation
 from infrarsi.trial import pressure
 from infrarsi.trial.collect import Collector, clock_disagreement, measure
+from infrarsi.trial.deadlines import Clocks, Expired, expired
 from infrarsi.trial.engine import Execution, Progress
-from infrarsi.trial.outcome import Deadline, Evidence, classify
+from infrarsi.trial.outcome import Evidence, classify
 from infrarsi.trial.plan import TrialPlan
 from infrarsi.trial.pressure import TICKS_PER_SECOND
 from infrarsi.trial.supervise import Guarded, GuardStatus
@@ -26,7 +27,6 @@ from infrarsi.trial.supervise import Guarded, GuardStatus
 MAX_LINE_BYTES = 64 * 2**20
 LOG_TAIL_BYTES = 16_384
 LOG_READ_BYTES = 2 * 2**20
-FINISH_SECONDS = 60.0
 LEAVE_SECONDS = 10.0
 LOOK_SECONDS = 1.0
 GUARD_SECONDS = 30.0
@@ -51,9 +51,7 @@ class Session:
         self.collector = Collector(token, plan.world_size)
         self.started = time.monotonic()
         self.closes_after = plan.closes_after
-        self.deadline: Deadline = ""
-        self.waited_seconds = 0.0
-        self.waiting_rank: int | None = None
+        self.expired = Expired()
         self.cancelled = self.released = False
         self.faulty = True
         self.log_bytes: int | None = None
@@ -234,36 +232,11 @@ class Session:
             self._cpu = (now, ticks)
 
     def _check_deadlines(self, now: float) -> bool:
-        limits = self.plan.deadlines
-        if now - self.started > limits.total_seconds:
-            return self._expire("total", now - self.started, None)
-        if self._done_at is not None:
-            waited = now - self._done_at
-            return waited <= FINISH_SECONDS or self._expire("end", waited, None)
-        if self._first_tick is None:
-            if now - self.started > limits.startup_seconds:
-                return self._expire("startup", now - self.started, None)
-            heard = max((r.last_seen for r in self.collector.ranks.values()), default=self.started)
-            idle = now - max(heard, self._cpu[0])
-            return idle <= limits.progress_seconds or self._expire("progress", idle, None)
-        for number in range(self.plan.world_size):
-            rank = self.collector.ranks.get(number)
-            if rank is not None and rank.done is not None:
-                continue
-            waited = now - max(rank.last_seen if rank else 0.0, self._first_tick)
-            if waited > limits.progress_seconds:
-                return self._expire("progress", waited, self._waiting_rank())
-        return True
-
-    def _waiting_rank(self) -> int | None:
-        """The rank that is furthest behind; None where the ranks wait at the same step and nobody can tell."""
-        steps = {n: (r.last_step if (r := self.collector.ranks.get(n)) else -1) for n in range(self.plan.world_size)}
-        lowest = min(steps.values())
-        behind = [n for n, step in steps.items() if step == lowest]
-        return behind[0] if len(behind) < len(steps) or len(steps) == 1 else None
-
-    def _expire(self, deadline: Deadline, waited: float, rank: int | None) -> bool:
-        self.deadline, self.waited_seconds, self.waiting_rank = deadline, waited, rank
+        clocks = Clocks(self.started, self._cpu[0], self._first_tick, self._done_at)
+        found = expired(now, self.plan.deadlines, clocks, self.collector.ranks, self.plan.world_size)
+        if found is None:
+            return True
+        self.expired = found
         return self._give_up()
 
     def _give_up(self) -> bool:
@@ -296,15 +269,15 @@ class Session:
             exit_code=self.guard_status.exit_code,
             log=log,
             errors=tuple(collector.errors),
-            deadline=self.deadline,
+            deadline=self.expired.deadline,
             cancelled=self.cancelled,
             complete=collector.complete,
             steps=collector.last_step,
             steps_wanted=plan.closes_after,
             oom_kills=pressure.oom_kills() - self.oom_before,
             memory_bytes=plan.memory_bytes,
-            waited_seconds=self.waited_seconds,
-            waiting_rank=self.waiting_rank,
+            waited_seconds=self.expired.waited_seconds,
+            waiting_rank=self.expired.rank,
         )
         ranks = list(collector.ranks.values())
         clocks, disagreement = clock_disagreement(ranks, plan.opens_after, min(self.closes_after, collector.last_step))

@@ -116,20 +116,6 @@ def write_commit(
     return done.text
 
 
-def commit_tree(
-    repo: Repository,
-    *,
-    base: str,
-    edits: Edits,
-    message: str,
-    parents: Sequence[str] | None = None,
-    sign: bool = False,
-) -> str:
-    """Return a commit of `base` with `edits`; its parent is `base` unless `parents` says otherwise."""
-    tree = tree_with(repo, base, edits)
-    return write_commit(repo, tree, [base] if parents is None else parents, message, sign=sign, as_tool=not sign)
-
-
 def apply_patch(repo: Repository, base: str, diff: str) -> ApplyResult:
     """Apply one patch to a commit or tree by the ladder of `patches`; nothing is half applied.
 

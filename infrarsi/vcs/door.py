@@ -213,12 +213,6 @@ class Repository:
         done = self.git("status", "--porcelain=v1", "-z", "--no-renames", "--untracked-files=all")
         return parse.status_paths(done.stdout)
 
-    def is_ignored(self, paths: Iterable[str]) -> set[str]:
-        """Return those of `paths` (relative to the top level) that git ignores."""
-        data = b"\0".join(os.fsencode(path) for path in paths)
-        done = self.git("check-ignore", "-z", "--stdin", stdin=data, ok=(0, 1))
-        return {os.fsdecode(item) for item in done.stdout.split(b"\0") if item}
-
     def ignored_files(self) -> tuple[str, ...]:
         """Return the files in the work tree that git ignores."""
         args = ("ls-files", "-z", "--others", "--ignored", "--exclude-standard")

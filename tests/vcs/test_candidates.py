@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from infrarsi.errors import GitError
-from infrarsi.vcs.commits import apply_patch, build_candidate, commit_tree
+from infrarsi.vcs.commits import apply_patch, build_candidate
 
 PLAIN = """\
 --- a/train.py
@@ -190,15 +190,15 @@ def test_edits_keep_modes_and_do_not_leave_the_tree(sandbox):
     (sandbox.root / "link").symlink_to("/tmp")
     base = sandbox.commit()
     repo = sandbox.repo
-    commit = commit_tree(repo, base=base, edits={"train.py": b"x\n"}, message="m")
+    commit = build_candidate(repo, base, (), {"train.py": b"x\n"}, "m")
     assert repo.entries(commit)["train.py"].mode == "100755" and repo.parents(commit) == (base,)
     bad = ("link", "link/x", "train.py/x", "../x", "/x", "a/../x", ".git/config", "sub/.GIT/hooks/x", "", "./x", "x//y")
     for path in bad:
         with pytest.raises(GitError) as caught:
-            commit_tree(repo, base=base, edits={path: b"x"}, message="m")
+            build_candidate(repo, base, (), {path: b"x"}, "m")
         assert caught.value.code == "bad-edit", path
     with pytest.raises(GitError):
-        commit_tree(repo, base=base, edits={"absent.py": None}, message="m")
+        build_candidate(repo, base, (), {"absent.py": None}, "m")
 
 
 def test_symlinks_and_modes_of_a_patch_show_as_raw_modes(sandbox):

@@ -49,18 +49,25 @@ class _Sum:
 
 
 def _rewrite(tree: Tree) -> cst.Module | None:
-    torch = tree.names.spelling("torch")
     changes: dict[cst.CSTNode, Change] = {}
+    for loop, function, index, expert in expert_loops(tree):
+        changes |= _rewrite_loop(tree, loop, function, index, expert)
+    return tree.replaced(changes) if changes else None
+
+
+def expert_loops(tree: Tree) -> Iterator[tuple[cst.For, cst.FunctionDef, str, str]]:
+    """Yield (loop, function, index, expert as spelled) of every loop over row-wise experts in a module's method."""
+    if not tree.names.spelling("torch"):
+        return
     for loop in find(tree.module, cst.For):
         owner = tree.enclosing(loop, cst.ClassDef)
         function = tree.enclosing(loop, cst.FunctionDef)
-        if not torch or not isinstance(owner, cst.ClassDef) or not isinstance(function, cst.FunctionDef):
+        if not isinstance(owner, cst.ClassDef) or not isinstance(function, cst.FunctionDef):
             continue
         facts = Facts(tree, function, owner)
-        expert = expert_of(loop, facts)
-        if expert is not None and is_rowwise(tree, facts, expert[1]):
-            changes |= _rewrite_loop(tree, loop, function, *expert)
-    return tree.replaced(changes) if changes else None
+        found = expert_of(loop, facts)
+        if found is not None and is_rowwise(tree, facts, found[1]):
+            yield loop, function, found[0], found[2]
 
 
 def expert_of(loop: cst.For, facts: Facts) -> tuple[str, str, str] | None:
@@ -81,7 +88,7 @@ def expert_of(loop: cst.For, facts: Facts) -> tuple[str, str, str] | None:
 
 
 def _rewrite_loop(
-    tree: Tree, loop: cst.For, function: cst.FunctionDef, index: str, _experts: str, expert: str
+    tree: Tree, loop: cst.For, function: cst.FunctionDef, index: str, expert: str
 ) -> dict[cst.CSTNode, Change]:
     calls = [call for call in find(loop.body, cst.Call) if code(call.func) == expert]
     line = tree.enclosing(calls[0], cst.SimpleStatementLine) if len(calls) == 1 else None

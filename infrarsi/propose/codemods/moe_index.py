@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from infrarsi.propose.codemods.base import Codemod
-from infrarsi.propose.codemods.moe_dispatch import expert_of, is_rowwise
-from infrarsi.propose.codemods.scalars import Facts
+from infrarsi.propose.codemods.moe_dispatch import expert_loops
 from infrarsi.propose.codemods.tree import Change, Tree, find, fresh_name, names_in, statement_ast
 
 
@@ -31,23 +30,15 @@ class _Masked:
 def _rewrite(tree: Tree) -> cst.Module | None:
     torch = tree.names.spelling("torch")
     changes: dict[cst.CSTNode, Change] = {}
-    for loop in find(tree.module, cst.For):
-        owner = tree.enclosing(loop, cst.ClassDef)
-        function = tree.enclosing(loop, cst.FunctionDef)
-        if not torch or not isinstance(owner, cst.ClassDef) or not isinstance(function, cst.FunctionDef):
-            continue
-        facts = Facts(tree, function, owner)
-        found = expert_of(loop, facts)
+    for loop, function, index, expert in expert_loops(tree):
         inner = loop.body.body[0] if len(loop.body.body) == 1 else None
-        if found is None or not isinstance(inner, cst.For) or not is_rowwise(tree, facts, found[1]):
-            continue
-        masked = _masked(inner, index=found[0], expert=found[2])
-        if masked is None or not _covers_all_slots(tree, function, inner, masked):
+        masked = _masked(inner, index=index, expert=expert) if isinstance(inner, cst.For) else None
+        if not isinstance(inner, cst.For) or masked is None or not _covers_all_slots(tree, function, inner, masked):
             continue
         rows, slots = fresh_name(function, "rows"), fresh_name(function, "slots")
         share = _Renamed({masked.mask: rows, ast.unparse(masked.slot): slots}).visit(masked.value)
         lines = (
-            f"{rows}, {slots} = {torch}.where({ast.unparse(masked.chosen)} == {found[0]})",
+            f"{rows}, {slots} = {torch}.where({ast.unparse(masked.chosen)} == {index})",
             f"{masked.total}.index_add_(0, {rows}, ({ast.unparse(share)}).to({masked.total}.dtype))",
         )
         parsed = [cst.parse_statement(line, tree.module.config_for_parsing) for line in lines]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -217,9 +216,11 @@ def _finish(
 
 def _guard(name: str, json_: bool, act: Callable[[], Any]) -> Any:
     """Turn errors into three lines (or JSON) and the exit code; unknown ones leave a report that can be pasted."""
-    previous = signal.signal(signal.SIGTERM, _terminate)
+    from infrarsi.commands.interrupts import interrupts
+
     try:
-        return act()
+        with interrupts():
+            return act()
     except InfrarsiError as error:
         _fail(name, json_, error)
     except KeyboardInterrupt:
@@ -228,12 +229,6 @@ def _guard(name: str, json_: bool, act: Callable[[], Any]) -> Any:
         from infrarsi.report.crash import crash_error
 
         _fail(name, json_, crash_error(name, error))
-    finally:
-        signal.signal(signal.SIGTERM, previous)
-
-
-def _terminate(_signal: int, _frame: object) -> None:
-    raise KeyboardInterrupt
 
 
 def _fail(name: str, json_: bool, error: InfrarsiError, code: int | None = None) -> None:

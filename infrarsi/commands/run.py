@@ -17,6 +17,7 @@ from infrarsi.commands.events import Event, Notify
 from infrarsi.commands.finals import finals
 from infrarsi.commands.fingerprint import fingerprint
 from infrarsi.commands.hunt import hunt
+from infrarsi.commands.interrupts import interrupts
 from infrarsi.commands.seal import seal_run
 from infrarsi.commands.state import (
     RunState,
@@ -97,7 +98,8 @@ def _resumable(repo: Repository, fresh: bool) -> Iterator[None]:
     """
     others = set(list_runs(repo)) if fresh else set()
     try:
-        yield
+        with interrupts():
+            yield
     except KeyboardInterrupt:
         stopped = _newest_unfinished(repo)
         if stopped is None or stopped.run in others:

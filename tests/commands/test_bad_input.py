@@ -170,8 +170,8 @@ def test_two_at_once(calibrated):
             until(lambda: case.ledgers() != [])
         finally:
             first.send_signal(signal.SIGINT)
-            first.communicate(timeout=20)
-    assert first.returncode == 130
+            _, err = first.communicate(timeout=20)
+    assert first.returncode == 130, err
 
 
 def test_a_verb_or_option_that_does_not_exist(locked):

@@ -179,6 +179,33 @@ def demo(folder: Path, force: bool, json_: bool) -> None:
     _finish("demo", json_, lambda: act(folder, _engine(), _notify(json_), tell, show, force=force))
 
 
+@cli.command()
+@click.option("--quick", is_flag=True, help="Every case of ring 1, and a few trials of one process.")
+@click.option("--slow", is_flag=True, help="Also the cases that compile.")
+@click.option("--trainer", type=click.Choice(["dense", "moe"]), help="Cases of one shipped trainer only.")
+@click.option("--case", "names", multiple=True, metavar="NAME", help="This case only (may be given several times).")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Seed of the training.")
+@click.option("--seeds", default=1, show_default=True, type=click.IntRange(1, 1000), help="Seeds to go through.")
+@click.option("--ranks", type=click.IntRange(1, 64), help="Processes per trial (default: 2; with --quick: 1).")
+@click.option(
+    "--folder", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Work in DIR, and keep it."
+)
+@click.option("--list", "list_", is_flag=True, help="List the cases, judge none.")
+@as_json
+def selftest(json_: bool, list_: bool, **options: Any) -> None:
+    """Run every known cheat, and honest changes, against this installation."""
+    from infrarsi.commands.selftest import SelfTestOptions, list_cases
+    from infrarsi.commands.selftest import selftest as act
+
+    chosen = SelfTestOptions(**options)
+    if list_:
+        _finish("selftest", json_, lambda: list_cases(chosen), paged=True)
+        return
+    result = _finish("selftest", json_, lambda: act(chosen, _engine(), _notify(json_)), paged=True)
+    if result.wrong:
+        sys.exit(ExitCode.NEGATIVE)
+
+
 def _engine() -> Any:
     from infrarsi.trial.local import LocalEngine
 

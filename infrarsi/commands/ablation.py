@@ -108,8 +108,8 @@ def earns_its_place(campaign: Campaign, current: Tried, group: tuple[str, ...]) 
     campaign.say(f"ablation: does {name} earn its place?")
     contest = Contest("ablation", less.number, less, current)
     with (
-        campaign.checkout(less, f"ablation-a-{less.number}") as a,
-        campaign.checkout(current, f"ablation-b-{less.number}") as b,
+        campaign.checkout(less) as a,
+        campaign.checkout(current) as b,
     ):
         while True:
             kept, worth, reason = _one_pair(campaign, contest, (a, b), belief)

@@ -11,17 +11,17 @@ from typing import Any
 
 from infrarsi.commands.bench import Bench, OnProgress, Role, Shot, Window
 from infrarsi.commands.events import Event, Notify
+from infrarsi.commands.replays import Replays
 from infrarsi.commands.state import RunState, Tried, _fold
 from infrarsi.commands.workspace import CommitReader, Workspace, editable_sources
 from infrarsi.contract.configfile import set_key
 from infrarsi.contract.data import data_signature, data_touched
 from infrarsi.contract.invariants import check
-from infrarsi.contract.scope import check_changes
-from infrarsi.contract.static import check_source
+from infrarsi.contract.ring import check_tree
 from infrarsi.errors import GitError
 from infrarsi.ledger import Ledger
 from infrarsi.propose.patches import SOURCE as CATALOGUE
-from infrarsi.propose.patches import compose
+from infrarsi.propose.patches import compose, is_trusted
 from infrarsi.records import (
     NUMERICS_ORDER,
     Assignment,
@@ -34,6 +34,7 @@ from infrarsi.records import (
     Trial,
     Violation,
 )
+from infrarsi.trial.environment import installed_names
 from infrarsi.trial.execute import to_trial
 from infrarsi.vcs.commits import build_candidate
 
@@ -58,8 +59,10 @@ class Campaign:
         self.ledger, self.state, self.notify = ledger, state, notify
         self.knobs: Mapping[str, Knob] = {k.name: k for k in state.knobs}
         self.patches: Mapping[str, Patch] = {p.id: p for p in state.patches}
+        bench.untrusted = frozenset(p.id for p in state.patches if not is_trusted(p))
         self.base: str = state.started["base_commit"]
         self.deadline: float | None = None
+        self.replays = Replays(workspace, bench, self.window, notify)
 
     @property
     def window(self) -> Window:
@@ -158,17 +161,14 @@ class Campaign:
         repo, contract = self.workspace.repo, self.workspace.contract
         changes = repo.changes(self.base, tried.commit)
         before, after = CommitReader(repo, self.base), CommitReader(repo, tried.commit)
-        found = list(check_changes(contract.scope, contract.locked, changes, before, after))
-        for change in changes:
-            if change.path.endswith(".py") and change.status in ("A", "M"):
-                text = after.read(change.path)
-                found += check_source(change.path, before.read(change.path), text or b"")
-        return tuple(found)
+        installed = installed_names(self.bench.job.python)
+        return check_tree(contract, changes, before, after, installed=installed)
 
     @contextlib.contextmanager
-    def checkout(self, tried: Tried, name: str) -> Iterator[Path]:
+    def checkout(self, tried: Tried) -> Iterator[Path]:
         """Check a candidate out for as long as it is on trial."""
-        with self.bench.checkout(tried.commit, name) as path:
+        untrusted = self.bench.is_untrusted(tried.candidate)
+        with self.bench.checkout(tried.commit, untrusted=untrusted) as path:
             yield path
 
     def shoot(
@@ -180,8 +180,12 @@ class Campaign:
         block: int = 0,
         why: str = "",
         on_progress: OnProgress | None = None,
+        dump: Path | None = None,
     ) -> Trial:
-        """Execute a candidate once and record it, whatever happens; ^C voids the trial and is raised again."""
+        """Execute a candidate once and record it, whatever happens; ^C voids the trial and is raised again.
+
+        `dump`: where one secret check step of it is written for a replay.
+        """
         shot = Shot(
             worktree=tree,
             commit=tried.commit,
@@ -191,6 +195,7 @@ class Campaign:
             number=tried.number,
             block=block,
             candidate=tried.candidate,
+            dump=dump,
         )
         plan = self.bench.plan(shot)
         self.record("trial-started", {"id": plan.id, "number": tried.number, "role": role, "block": block})
@@ -208,6 +213,10 @@ class Campaign:
         trial = trial if keep else replace(trial, steps=(), ends=())
         self.record("trial", trial)
         return trial
+
+    def dump_folder(self, stage: str, number: int) -> Path:
+        """Return where the check steps of a candidate's verification are written, until they have been replayed."""
+        return self.bench.folder / "checks" / f"{stage}-{number}"
 
     def refuse(
         self, number: int, candidate: Candidate, outcome: Outcome, violations: tuple[Violation, ...] = ()

@@ -9,7 +9,7 @@ from pathlib import Path
 from infrarsi.commands.workspace import CommitReader, Workspace, editable_sources
 from infrarsi.contract.flags import Flag, read_flags
 from infrarsi.errors import UsageError
-from infrarsi.records import NUMERICS_ORDER, Hardware, Knob, Patch
+from infrarsi.records import NUMERICS_ORDER, Assignment, Hardware, Knob, Patch
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ def choices(workspace: Workspace, hardware: Hardware, files: Sequence[Path]) -> 
     numerics = workspace.contract.invariants.numerics
     limit = NUMERICS_ORDER.index(numerics)
     knobs = tuple(k for k in workspace.intent.knobs if NUMERICS_ORDER.index(k.numerics) <= limit)
+    require_allowed_variables((*workspace.intent.launch.assignments, *assignments_of(knobs)))
     require_known_flags(knobs, read_flags(repo.root, workspace.intent.entry), workspace.intent.entry)
     sources = editable_sources(repo, workspace.head, scope)
     proposed = list(propose_patches(sources, scope=scope, allowed=numerics, hardware=hardware))
@@ -71,12 +72,16 @@ def require_known_flags(knobs: Sequence[Knob], flags: Sequence[Flag], entry: str
 
 def why_not(workspace: Workspace, patch: Patch) -> str:
     """Return why a patch cannot be tried, before any trial second is spent on it (R-F1); empty when it can."""
-    from infrarsi.contract.scope import check_changes
-    from infrarsi.contract.static import check_source
+    from infrarsi.contract.ring import check_tree
     from infrarsi.errors import InfrarsiError
+    from infrarsi.propose.patches import is_trusted
+    from infrarsi.trial.environment import installed_names, locate
     from infrarsi.vcs.commits import build_candidate
 
     repo, contract = workspace.repo, workspace.contract
+    python = locate(workspace.intent.launch.python, repo.root)
+    if not is_trusted(patch) and (reason := _no_sandbox(workspace)):
+        return reason
     limit = NUMERICS_ORDER.index(contract.invariants.numerics)
     if NUMERICS_ORDER.index(patch.numerics) > limit:
         return f"it is {patch.numerics}; the contract allows {contract.invariants.numerics}"
@@ -86,8 +91,36 @@ def why_not(workspace: Workspace, patch: Patch) -> str:
         return f"{error.what}: {error.why}"
     changes = repo.changes(workspace.head, commit)
     before, after = CommitReader(repo, workspace.head), CommitReader(repo, commit)
-    found = list(check_changes(contract.scope, contract.locked, changes, before, after))
-    for change in changes:
-        if change.path.endswith(".py") and change.status != "D":
-            found += check_source(change.path, before.read(change.path), after.read(change.path) or b"")
+    found = check_tree(contract, changes, before, after, installed=installed_names(python))
     return found[0].message if found else ("" if changes else "it changes nothing")
+
+
+def assignments_of(knobs: Sequence[Knob]) -> tuple[Assignment, ...]:
+    """Return everything that the levels of these knobs set."""
+    return tuple(a for knob in knobs for level in knob.levels for a in level.assignments)
+
+
+def require_allowed_variables(assignments: Sequence[Assignment]) -> None:
+    """Refuse a variable that decides what Python or the loader runs: left out in silence it would look tried (R-A1)."""
+    from infrarsi.trial.environment import is_allowed_override
+
+    for assignment in assignments:
+        value = "" if assignment.value is None else str(assignment.value)
+        if assignment.kind == "env" and not is_allowed_override(assignment.target, value):
+            raise UsageError(
+                f"infrarsi.toml sets {assignment.target}={value}, which no candidate may",
+                why="it holds a secret, belongs to the harness, or decides which code is loaded",
+                hint="take it out of infrarsi.toml, or put it into [workload] environment if the baseline needs it",
+                code="environment",
+            )
+
+
+def _no_sandbox(workspace: Workspace) -> str:
+    from infrarsi.errors import TrialError
+    from infrarsi.trial import sandbox as sandboxes
+
+    try:
+        sandboxes.wanted(workspace.intent.launch.sandbox, untrusted=True)
+    except TrialError as error:
+        return f"{error.what}: {error.why}; {error.hint}"
+    return ""

@@ -6,6 +6,7 @@ Only fresh executions count, never those that selected the candidate (R-B2).
 from __future__ import annotations
 
 import contextlib
+import secrets
 import statistics
 import time
 from collections.abc import Sequence
@@ -46,10 +47,7 @@ def hold(campaign: Campaign, contest: Contest, design: Design) -> Verdict:
         f"{contest.stage}: {describe(contest.candidate.candidate)} against the baseline, in interleaved blocks"
     )
     with contextlib.ExitStack() as stack:
-        trees = [
-            stack.enter_context(campaign.checkout(t, f"{contest.stage}-{role}-{contest.number}"))
-            for role, t in (("a", contest.reference), ("b", contest.candidate))
-        ]
+        trees = [stack.enter_context(campaign.checkout(t)) for t in (contest.reference, contest.candidate)]
         verdict = _take_pairs(campaign, contest, design, trees)
     campaign.record("verdict", {"stage": contest.stage, "number": contest.number, "verdict": verdict})
     return verdict
@@ -58,6 +56,8 @@ def hold(campaign: Campaign, contest: Contest, design: Design) -> Verdict:
 def _take_pairs(campaign: Campaign, contest: Contest, design: Design, trees: Sequence[Path]) -> Verdict:
     floor = campaign.calibration.noise.floor
     memory: float | None = None
+    # One trial of the candidate, nobody knows which, writes a secret step down for the replay.
+    checked = secrets.randbelow(design.pairs_per_look[0])
     for look, wanted in enumerate(design.pairs_per_look):
         while len(good := good_pairs(campaign, contest)) < wanted:
             if campaign.overdue():
@@ -67,7 +67,7 @@ def _take_pairs(campaign: Campaign, contest: Contest, design: Design, trees: Seq
             if done - len(good) > MAX_VOIDED:
                 busy = Judgement("inconclusive", 1.0, 0.0, UNBOUNDED, "the machine was too busy to tell")
                 return _verdict(contest, design, good, look, busy, floor)
-            trials = block(campaign, contest, trees, done)
+            trials = block(campaign, contest, trees, done, checked=done == checked)
             bad = trials["candidate"]
             # A failing reference says something about the machine, and so does a trial that was lost: void the pair.
             if trials["reference"].outcome.kind == "ok" and bad.outcome.kind not in ("ok", "lost", "cancelled"):
@@ -102,13 +102,20 @@ def good_pairs(campaign: Campaign, contest: Contest) -> list[Pair]:
     return [p for p in campaign.state.pairs.get((contest.stage, contest.number), ()) if not p.voided]
 
 
-def block(campaign: Campaign, contest: Contest, trees: Sequence[Path], number: int) -> dict[str, Trial]:
-    """Execute one pair, A B in even blocks and B A in odd ones, so that a steady drift cancels."""
+def block(
+    campaign: Campaign, contest: Contest, trees: Sequence[Path], number: int, *, checked: bool = False
+) -> dict[str, Trial]:
+    """Execute one pair, A B in even blocks and B A in odd ones, so that a steady drift cancels.
+
+    `checked`: the candidate's trial writes a check step down.
+    """
     arms = [("reference", contest.reference, trees[0]), ("candidate", contest.candidate, trees[1])]
     if number % 2:
         arms.reverse()
     role: Role = "ablation" if contest.stage == "ablation" else "verify"
-    return {name: campaign.shoot(t, tree, role, block=number) for name, t, tree in arms}
+    folder = campaign.dump_folder(contest.stage, contest.number)
+    dumps = {"candidate": folder} if checked and campaign.replays.possible else {}
+    return {name: campaign.shoot(t, tree, role, block=number, dump=dumps.get(name)) for name, t, tree in arms}
 
 
 def usual_baseline(earlier: Sequence[Pair], now: float) -> float:

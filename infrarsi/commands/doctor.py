@@ -9,17 +9,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from infrarsi.commands.bench import Bench, Job, Shot, Window
+from infrarsi.commands import honest
+from infrarsi.commands.bench import Bench, Job, Mode, OnProgress, Shot, Window
 from infrarsi.commands.events import Event, Notify
+from infrarsi.commands.examine import own_rounding
 from infrarsi.commands.fingerprint import Machine, fingerprint, resolve_python
+from infrarsi.commands.honest import Change
 from infrarsi.commands.observe import require_training
-from infrarsi.commands.state import doctor_ledger, new_run_id
+from infrarsi.commands.replays import Replays
+from infrarsi.commands.state import keep_calibration, new_run_id
 from infrarsi.commands.workspace import Workspace, exclusive, load, require_data
-from infrarsi.contract.envelopes import beyond_cap, calibrate, trace
+from infrarsi.contract.envelopes import trace
 from infrarsi.contract.intent import SearchOptions
 from infrarsi.contract.invariants import check
 from infrarsi.errors import ContractError, TrialError
-from infrarsi.records import NUMERICS_ORDER, Assignment, Calibration, Contract, Envelope, Noise, Numerics, TraceStep
+from infrarsi.records import Assignment, Calibration, Contract, Envelope, Noise
+from infrarsi.stats.drift import calm
 from infrarsi.trial.engine import Engine, Execution
 
 PILOT = Window(warmup_steps=2, timed_steps=4)
@@ -27,11 +32,12 @@ WINDOW_SECONDS = 3.0
 MIN_TIMED_STEPS, MAX_TIMED_STEPS = 8, 60
 WARMUP_STEPS = 3
 DEFAULT_REPEATS = 4
+MAX_DISTURBED = 2  # repeats that are taken again because other processes were in their way
 
 
 @dataclass(frozen=True)
 class DoctorResult:
-    """The calibration, its hash in the ledger, and what could not be calibrated."""
+    """The calibration, its digest, and what could not be calibrated."""
 
     calibration: Calibration
     calibration_digest: str
@@ -76,17 +82,18 @@ class _Baseline:
     assignments: tuple[Assignment, ...]
     window: Window
 
-    def shoot(self, mode: str = "trial", extra: Sequence[Assignment] = (), perturb: tuple[str, ...] = ()) -> Execution:
-        shot = Shot(
-            self.tree,
-            self.commit,
-            (*self.assignments, *extra),
-            self.window,
-            "calibration",
-            "profile" if mode == "profile" else "trial",
-            perturb=perturb,
-        )
-        return self.bench.execute(self.bench.plan(shot))
+    def shoot(self, mode: Mode = "trial") -> Execution:
+        return self._execute(self.assignments, mode, (), None)
+
+    def changed(self, change: Change, on_progress: OnProgress) -> Execution:
+        """Execute it with one honest change."""
+        return self._execute((*self.assignments, *change.settings), "trial", change.perturb, on_progress)
+
+    def _execute(
+        self, settings: tuple[Assignment, ...], mode: Mode, perturb: tuple[str, ...], on_progress: OnProgress | None
+    ) -> Execution:
+        shot = Shot(self.tree, self.commit, settings, self.window, "calibration", mode, perturb=perturb)
+        return self.bench.execute(self.bench.plan(shot), on_progress)
 
 
 def examine(workspace: Workspace, engine: Engine, notify: Notify, *, repeats: int) -> DoctorResult:
@@ -97,15 +104,12 @@ def examine(workspace: Workspace, engine: Engine, notify: Notify, *, repeats: in
     run = f"doctor-{new_run_id()}"
     bench = make_bench(workspace, engine, run, repo.state_dir / "doctor" / run)
     with contextlib.ExitStack() as stack:
-        tree = stack.enter_context(bench.checkout(workspace.head, "head"))
+        tree = stack.enter_context(bench.checkout(workspace.head))
         pilot = _Baseline(bench, tree, workspace.head, workspace.intent.launch.assignments, PILOT)
         notify(Event("stage", "a first run of the baseline"))
         window = choose_window(_measured(pilot.shoot(), workspace), workspace.intent.search)
         baseline = replace(pilot, window=window)
-        runs = []
-        for number in range(repeats):
-            notify(Event("stage", f"A/A run {number + 1} of {repeats}: the baseline against itself"))
-            runs.append(_measured(baseline.shoot(), workspace))
+        runs = _repeat(baseline, workspace, repeats, notify)
         notify(Event("stage", "phases: data, forward, backward, optimizer, communication"))
         profile = baseline.shoot("profile")
         anchor, original = baseline, runs
@@ -113,17 +117,38 @@ def examine(workspace: Workspace, engine: Engine, notify: Notify, *, repeats: in
             # Every check stays anchored at the original baseline, however much was promoted since (R-A9).
             notify(Event("stage", "the original baseline, which every check is anchored at"))
             base = contract.base_commit
-            anchor = _Baseline(bench, stack.enter_context(bench.checkout(base, "original")), base, (), window)
-            original = [_measured(anchor.shoot(), workspace)]
+            anchor = _Baseline(bench, stack.enter_context(bench.checkout(base)), base, (), window)
+            # Twice where only repeats say what a machine that is not bit-exact does.
+            times = 2 if contract.invariants.numerics == "bitwise" else 1
+            original = [_measured(anchor.shoot(), workspace) for _ in range(times)]
         _require_own_contract(contract, original[0])
-        envelopes, notes = _envelopes(workspace, anchor, original, notify)
+        knobs, hardware = workspace.intent.knobs, machine.hardware
+        envelopes, notes = honest.envelopes(contract, knobs, hardware, original, anchor.changed, notify)
+        rounding, more = own_rounding(Replays(workspace, bench, window, notify))
+        notes += more
     if profile.outcome.kind != "ok":
         notes += (
             f"the profile run ended with {profile.outcome.kind}, so phases are unknown: {profile.outcome.message}",
         )
     calibration = _conclude(workspace, machine, window, runs, original, profile, envelopes)
-    line = doctor_ledger(repo).append("calibration", calibration)
-    return DoctorResult(calibration, line.hash, notes)
+    calibration = replace(calibration, replay=rounding)
+    if workspace.promoted:
+        _require_anchored(contract, calibration, runs[0])
+    digest = keep_calibration(repo, calibration)
+    return DoctorResult(calibration, digest, notes)
+
+
+def _repeat(baseline: _Baseline, workspace: Workspace, repeats: int, notify: Notify) -> list[Execution]:
+    """Run the baseline against itself; what others disturbed is taken again, a few times at most (R-B3)."""
+    runs: list[Execution] = []
+    while len(runs) < repeats or (len(_calm(runs)) < repeats and len(runs) < repeats + MAX_DISTURBED):
+        notify(Event("stage", f"A/A run {len(runs) + 1} of {max(repeats, len(runs) + 1)}: the baseline against itself"))
+        runs.append(_measured(baseline.shoot(), workspace))
+    return _calm(runs)
+
+
+def _calm(runs: Sequence[Execution]) -> list[Execution]:
+    return [runs[n] for n in calm([run.pressure for run in runs])]
 
 
 def _require_own_contract(contract: Contract, run: Execution) -> None:
@@ -136,7 +161,27 @@ def _require_own_contract(contract: Contract, run: Execution) -> None:
         )
 
 
+def _require_anchored(contract: Contract, calibration: Calibration, run: Execution) -> None:
+    """Refuse a baseline that many promotions, each within its limits, have moved too far from the original (R-A9)."""
+    violations = check(contract, calibration, run.steps, run.ends, numerics=contract.invariants.numerics)
+    if violations:
+        raise ContractError(
+            "what was promoted since the contract was made has moved the training out of it",
+            why="; ".join(v.message for v in violations[:3]),
+            hint="revert a promotion, or git infrarsi init --force for a contract over the training as it is now",
+            code="drifted",
+        )
+
+
 def _measured(execution: Execution, workspace: Workspace) -> Execution:
+    written = [v.message for v in execution.violations if v.check in ("source", "packages")]
+    if written:
+        raise ContractError(
+            "the baseline writes into its own sources while it trains",
+            why="; ".join(written[:3]),
+            hint="git rm --cached what it writes (logs, results) and commit, or let it write elsewhere",
+            code="self-writing",
+        )
     budget = workspace.contract.budget.memory_bytes
     if execution.outcome.kind == "oom" and budget is not None:
         raise TrialError(
@@ -162,62 +207,6 @@ def choose_window(pilot: Execution, options: SearchOptions) -> Window:
     step = pilot.measurement.mean_step_seconds
     timed = min(MAX_TIMED_STEPS, max(MIN_TIMED_STEPS, math.ceil(WINDOW_SECONDS / step)))
     return Window(options.warmup_steps or WARMUP_STEPS, options.timed_steps or timed)
-
-
-def _envelopes(
-    workspace: Workspace, baseline: _Baseline, original: Sequence[Execution], notify: Notify
-) -> tuple[tuple[Envelope, ...], tuple[str, ...]]:
-    """Perturb the baseline honestly, class by class up to the contract's, and see how far its numbers move."""
-    contract = workspace.contract
-    world = contract.workload.world_size
-    references = [trace(run.steps, world) for run in original]
-    perturbed: dict[str, tuple[TraceStep, ...]] = {}
-    envelopes: list[Envelope] = []
-    notes: list[str] = []
-    limit = NUMERICS_ORDER.index(contract.invariants.numerics)
-    for numerics in NUMERICS_ORDER[: limit + 1]:
-        for name, extra, perturb in _perturbations(workspace, numerics):
-            notify(Event("stage", f"honest perturbation for {numerics}: {name}"))
-            run = baseline.shoot("trial", extra, perturb)
-            if run.outcome.kind == "ok" and run.steps:
-                perturbed[name] = trace(run.steps, world)
-                notes += _beyond(name, numerics, references[0], perturbed[name], workspace)
-            else:
-                notes.append(f"perturbation {name} did not run ({run.outcome.kind}): {run.outcome.message[:120]}")
-        cap = next((c for c in contract.invariants.caps if c.numerics == numerics), None)
-        if cap is not None:
-            level = contract.workload.data_level
-            envelopes.append(calibrate(numerics, references, dict(perturbed), cap, data_level=level))
-    return tuple(envelopes), tuple(notes)
-
-
-def _beyond(
-    name: str, numerics: Numerics, reference: Sequence[TraceStep], other: Sequence[TraceStep], workspace: Workspace
-) -> list[str]:
-    """Say where an honest change moves the numbers beyond the contract's cap: such changes cannot be accepted here."""
-    cap = next((c for c in workspace.contract.invariants.caps if c.numerics == numerics), None)
-    over = beyond_cap(reference, other, cap) if cap is not None else ()
-    return [f"{name} goes beyond the contract's cap for {numerics} ({', '.join(over)}): it cannot pass"] if over else []
-
-
-def _perturbations(
-    workspace: Workspace, numerics: Numerics
-) -> list[tuple[str, tuple[Assignment, ...], tuple[str, ...]]]:
-    """Return (name, extra assignments, probe perturbations) of one class."""
-    sampled = workspace.contract.workload.data_level == "sampled"
-    if numerics == "bitwise":
-        return []
-    if numerics == "reorder":
-        found: list[tuple[str, tuple[Assignment, ...], tuple[str, ...]]] = [("two threads", (), ("threads:2",))]
-        knob = next((k for k in workspace.intent.knobs if k.name == "micro_batch"), None)
-        if knob is not None and knob.numerics in ("bitwise", "reorder"):
-            found += [(f"micro-batch {level.label}", level.assignments, ()) for level in knob.levels[1:2]]
-        if sampled:
-            found += [(f"data seed {n}", (), (f"data_seed:{n}",)) for n in (1, 2)]
-        return found
-    if numerics == "reduced":
-        return [("bf16 autocast", (), ("autocast_bf16",))]
-    return []
 
 
 def _conclude(
@@ -289,6 +278,7 @@ def peak_flops(machine: Machine, world_size: int) -> float | None:
 def advise(calibration: Calibration, workspace: Workspace) -> tuple[str, ...]:
     """Return what a person can do next, the largest effect first."""
     from infrarsi.stats.noise import repeats_for
+    from infrarsi.trial.sandbox import advice as sandbox_advice
 
     advice = []
     noise: Noise = calibration.noise
@@ -314,5 +304,6 @@ def advise(calibration: Calibration, workspace: Workspace) -> tuple[str, ...]:
         pairs = repeats_for(0.02, noise.between_cv)
         more = f"a gain of 2% would take {pairs} pairs" if pairs else "a gain of 2% cannot be seen in 64 pairs"
         advice.append(f"gains under {noise.floor:.1%} are invisible here ({more}): stop other work on this machine")
+    advice.append(sandbox_advice(workspace.intent.launch.sandbox))
     advice.append("next: git infrarsi run")
     return tuple(advice)

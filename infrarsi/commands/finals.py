@@ -2,15 +2,22 @@
 
 Every look and every finalist spends from one error rate; the removal step decides nothing about acceptance, and what
 remains after it is verified again on fresh executions.
+
+With k finalists each one may err with a k-th of the rate, and so may the minimal candidate, without a share of its own:
+it is verified only after a finalist was accepted. Either that one was accepted wrongly, and the run has erred already,
+or it is truly faster, and then at most k - 1 finalists can have been accepted wrongly. Both ways the run's error is at
+most k shares: the argument of a closed test (Marcus, Peritz, Gabriel, Biometrika 63, 1976).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from infrarsi.commands.ablation import reduce
 from infrarsi.commands.campaign import Campaign, describe
 from infrarsi.commands.contest import Contest, hold
+from infrarsi.commands.vetting import vet_finalist
 from infrarsi.records import Candidate, Verdict
 from infrarsi.stats.paired import Design
 
@@ -28,27 +35,41 @@ def finals(campaign: Campaign, finalists: Sequence[Candidate]) -> Verdict | None
     chosen = [state.candidates[n] for n in state.finalists]
     if not chosen:
         return None
-    # One share of the error rate for each finalist, and one for the minimal candidate; as planned, also after a resume.
-    design = Design(state.looks, campaign.workspace.contract.budget.error_rate, len(chosen) + 1)
+    # One share of the error rate for each finalist, as planned, also after a resume.
+    design = Design(state.looks, campaign.workspace.contract.budget.error_rate, len(chosen))
     baseline = campaign.build(Candidate(), "the baseline")
     verdicts: list[Verdict] = []
     for tried in chosen:  # best belief first; the next one is needed only where this one fails
-        verdicts.append(hold(campaign, Contest("finalist", tried.number, baseline, tried), design))
+        verdicts.append(_verified(campaign, Contest("finalist", tried.number, baseline, tried), design))
         if verdicts[-1].decision == "accepted":
             break
     if verdicts[-1].decision != "accepted":
-        return _final(campaign, max(verdicts, key=lambda v: v.speedup))
+        # While one finalist is undecided, so is the run (R-B6).
+        return _final(campaign, max(verdicts, key=lambda v: (v.decision == "inconclusive", v.speedup)))
     winner = state.tried(verdicts[-1].candidate)
     assert winner is not None
     minimal = reduce(campaign, winner)
     if minimal.number == winner.number:
         return _final(campaign, state.verdicts[("finalist", winner.number)])
     campaign.say(f"verifying what remains: {describe(minimal.candidate)}")
-    verdict = hold(campaign, Contest("minimal", minimal.number, baseline, minimal), design)
+    verdict = _verified(campaign, Contest("minimal", minimal.number, baseline, minimal), design)
     if verdict.decision == "accepted":
         return _final(campaign, verdict)
     # What was removed did matter after all: fall back to the finalist, which has its own verdict.
     return _final(campaign, state.verdicts[("finalist", winner.number)])
+
+
+def _verified(campaign: Campaign, contest: Contest, design: Design) -> Verdict:
+    """Return the verdict on speed and, where that is a win, on what the candidate computes."""
+    verdict = hold(campaign, contest, design)
+    if verdict.decision != "accepted":
+        return verdict
+    examination = vet_finalist(campaign, contest.candidate, contest.stage)
+    if examination.passed:
+        return verdict
+    verdict = replace(verdict, decision="rejected", reason=examination.reason)
+    campaign.record("verdict", {"stage": contest.stage, "number": contest.number, "verdict": verdict})
+    return verdict
 
 
 def _final(campaign: Campaign, verdict: Verdict) -> Verdict:

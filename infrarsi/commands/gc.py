@@ -74,9 +74,9 @@ def _logs(repo: Repository, dry_run: bool, days: float) -> list[str]:
 
 
 def _scratch(repo: Repository, dry_run: bool) -> list[str]:
-    """Logs of `init` and `doctor` runs: nothing reads them once the result stands."""
+    """Logs of `init` and `doctor`, which nothing reads any more, and replays, which are made again when needed."""
     removed = []
-    for name in ("init", "doctor"):
+    for name in ("init", "doctor", "replay"):
         folder = repo.state_dir / name
         if folder.exists() and any(folder.iterdir()):
             removed.append(name)

@@ -63,7 +63,7 @@ def attempt(campaign: Campaign, search: Search, proposal: Proposal) -> Trial:
             return "continue"
         return "stop" if search.should_stop_early(seconds) else "continue"
 
-    with campaign.checkout(tried, str(tried.number)) as tree:
+    with campaign.checkout(tried) as tree:
         return campaign.shoot(tried, tree, "search", why=proposal.why, on_progress=watch)
 
 

@@ -22,15 +22,28 @@ from infrarsi.contract.entry import find_entries, guess_command
 from infrarsi.contract.envelopes import default_caps
 from infrarsi.contract.flags import Flag, read_flags
 from infrarsi.contract.intent import Intent, Launch, SearchOptions
+from infrarsi.contract.invariants import beyond_shadow
 from infrarsi.contract.scope import is_editable, lock_digests
 from infrarsi.contract.sentence import Wishes, read_sentence
 from infrarsi.errors import ContractError, GitError, UsageError
-from infrarsi.records import NUMERICS_ORDER, Budget, Contract, DataLevel, Invariants, Knob, Numerics, Scope, Workload
+from infrarsi.records import (
+    NUMERICS_ORDER,
+    Budget,
+    Contract,
+    DataLevel,
+    Invariants,
+    Knob,
+    Numerics,
+    RankEnd,
+    Scope,
+    Workload,
+)
 from infrarsi.trial.engine import Engine
 from infrarsi.vcs.door import Repository
 
 DEFAULT_GOAL = "make this training faster, change nothing it learns"
 DEFAULT_TRIALS = 24
+HELD_OUT = "the rows of the optimizer step after the timed window"
 # Never proposed as editable: what the contract itself, tests, packaging and other tools live in.
 NEVER_EDITABLE = ("tests/**", "test/**", "docs/**", "setup.py", "conftest.py", "noxfile.py")
 
@@ -237,6 +250,8 @@ def _observe_and_lock(
     else:
         level = _agreed_level(seen.data_level, wishes)
         intent = replace(intent, data=_declared(seen.data, repo), data_level=level, knobs=_classed(intent, seen, notes))
+    if seen.replay_why:
+        notes.append(f"a step cannot be replayed, so finalists are judged without: {seen.replay_why}")
     if seen.outside:
         notes.append(f"read from outside the repository, and so not locked: {', '.join(seen.outside[:3])}")
     notify(Event("stage", "hashing the data and the locked files"))
@@ -293,7 +308,7 @@ def lock(repo: Repository, head: str, intent: Intent, seen: observing.Observatio
             tokens_per_step=first.tokens,
             data_level=intent.data_level,
             data=digest_data(repo.root, intent.data),
-            held_out=intent.held_out,
+            held_out=intent.held_out or HELD_OUT,
         ),
         scope=intent.scope,
         locked=lock_digests(intent.scope, repo.tracked_files(head), CommitReader(repo, head)),
@@ -304,12 +319,18 @@ def lock(repo: Repository, head: str, intent: Intent, seen: observing.Observatio
             clips_per_step=max(s.clip_calls for s in seen.steps),
             numerics=intent.numerics,
             caps=default_caps(intent.data_level),
-            unobserved=end.unobserved,
+            unobserved=_unobserved(end, seen),
         ),
         budget=intent.budget,
         intent_digest=intents.digest_of(intent),
         require_signature=intent.require_signature,
     )
+
+
+def _unobserved(end: RankEnd, seen: observing.Observation) -> tuple[str, ...]:
+    """Return what the baseline does not show; an optimizer that bears a known name but has a rule of its own, too."""
+    found = {*end.unobserved, *(["replay"] if seen.replay_why else [])}
+    return tuple(sorted(found | ({"shadow"} if beyond_shadow(seen.execution.steps) else set())))
 
 
 def _keep_old(toml: Path) -> tuple[str, ...]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from infrarsi.commands.bench import Bench, Shot, Window
 from infrarsi.commands.events import Event, Notify
+from infrarsi.commands.replays import Code, self_replay
 from infrarsi.contract import intent as intents
 from infrarsi.contract import lock as locks
 from infrarsi.contract.envelopes import trace
@@ -23,6 +24,7 @@ from infrarsi.trial.engine import Execution
 from infrarsi.vcs.door import Repository
 
 WINDOW = Window(warmup_steps=2, timed_steps=6)
+CHECKED = 6
 COPY_LIMIT_BYTES = 256 * 2**20
 COPY_TOTAL_BYTES = 2 * 2**30
 # Ignored folders that hold what was built or installed, never what a training reads.
@@ -41,7 +43,10 @@ NOT_DATA = {
 
 @dataclass(frozen=True)
 class Observation:
-    """What the observation runs showed. `data` is relative to the root, `outside` absolute and not lockable."""
+    """What the observation runs showed. `data` is relative to the root, `outside` absolute and not lockable.
+
+    `replay_why`: why a step of the baseline cannot be replayed by itself; empty where it can.
+    """
 
     execution: Execution
     steps: tuple[TraceStep, ...]
@@ -50,6 +55,7 @@ class Observation:
     data_level: DataLevel
     level_why: str
     micro_batch_changes_loss: float | None
+    replay_why: str = ""
 
 
 def observe(bench: Bench, commit: str, knobs: Sequence[Knob], notify: Notify) -> Observation:
@@ -58,25 +64,44 @@ def observe(bench: Bench, commit: str, knobs: Sequence[Knob], notify: Notify) ->
     Raises TrialError where the baseline does not train.
     """
     signatures = _signatures(bench.repo)
-    with bench.checkout(commit, "observe") as tree:
+    with bench.checkout(commit) as tree:
         mirror_ignored(bench.repo, tree)
         notify(Event("stage", "observing the baseline: what it reads, consumes and updates"))
         first = _run(bench, tree, commit, (), "observe")
         require_training(first, "the baseline does not train as it stands")
         notify(Event("stage", "repeating it, to see whether the data order is the same each time"))
-        second = _run(bench, tree, commit, (), "trial")
+        dump = bench.folder / "check"
+        second = _run(bench, tree, commit, (), "trial", dump)
         variant, level = None, _variant(knobs)
         if level is not None:
             notify(Event("stage", f"and once with micro-batch {level.label}, to see what depends on it"))
             variant = _run(bench, tree, commit, level.assignments, "trial")
+        notify(Event("stage", "replaying one step of it by itself, as finalists will be"))
+        why = _replays(bench, tree, commit, second, dump)
         data, outside = _opened(first, tree, bench.repo)
     _require_untouched(bench.repo, signatures)
-    return _conclude(bench, first, second, variant, data, outside)
+    return replace(_conclude(bench, first, second, variant, data, outside), replay_why=why)
 
 
-def _run(bench: Bench, tree: Path, commit: str, assignments: tuple[Assignment, ...], mode: str) -> Execution:
+def _run(
+    bench: Bench, tree: Path, commit: str, assignments: tuple[Assignment, ...], mode: str, dump: Path | None = None
+) -> Execution:
     shot = Shot(tree, commit, assignments, WINDOW, "observe", "observe" if mode == "observe" else "trial")
+    if dump is not None:
+        shot = replace(shot, dump=dump, check_step=CHECKED)
     return bench.execute(bench.plan(shot))
+
+
+def _replays(bench: Bench, tree: Path, commit: str, run: Execution, dump: Path) -> str:
+    """Return why the baseline cannot replay its own step; empty where it gives its own gradients again."""
+    if run.outcome.kind == "ok" and run.checked != CHECKED:
+        return run.violations[0].message if run.violations else "its check step was not written down"
+    try:
+        return self_replay(bench, Code(tree, commit), CHECKED, dump)
+    except TrialError as error:
+        return error.why or error.what
+    finally:
+        shutil.rmtree(dump, ignore_errors=True)
 
 
 def require_training(execution: Execution, what: str) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Literal
 
-from infrarsi.codec import decode
+from infrarsi.codec import canonical, decode, digest
 from infrarsi.commands.payload import Payload
 from infrarsi.commands.state import RunState, replay
+from infrarsi.contract import lock as locks
 from infrarsi.errors import InfrarsiError
 from infrarsi.ledger import parse
-from infrarsi.records import Assignment, Candidate, Pair, Trial, Verdict
+from infrarsi.records import Assignment, Calibration, Candidate, Hardware, Pair, Trial, Verdict
 from infrarsi.vcs.door import Repository
 
 TOLERANCE = 1e-6
@@ -51,6 +53,7 @@ def _rows(repo: Repository, payload: Payload, measured_tree: str) -> Iterator[Ro
     state = replay(payload.run, lines)
     yield "evidence", "pass", f"{len(lines)} ledger lines, chain intact"
     yield from _facts(state, payload)
+    yield from _calibrated(repo, state, payload)
     verdict = state.final
     if verdict is None:
         yield "verdict", "fail", "the sealed run has no final verdict"
@@ -60,6 +63,7 @@ def _rows(repo: Repository, payload: Payload, measured_tree: str) -> Iterator[Ro
         yield "candidate", "fail", "the sealed run measured another tree than the promoted one"
     yield from _claims(state, verdict, payload)
     yield from _samples(state, verdict)
+    yield from _examined(repo, payload, state, verdict)
     yield from _interval(state, verdict, payload)
 
 
@@ -73,6 +77,28 @@ def _facts(state: RunState, payload: Payload) -> Iterator[Row]:
     for key, value in expected.items():
         if state.started.get(key) != value:
             yield "evidence", "fail", f"the sealed run has another {key.replace('_', ' ')} than the audit"
+
+
+def _calibrated(repo: Repository, state: RunState, payload: Payload) -> Iterator[Row]:
+    """The sealed calibration must be the one in the audit, of this contract and machine, with the run's floor."""
+    data = repo.read_blob(repo.resolve(payload.evidence), "calibration.json")
+    if data is None:
+        yield "calibration", "fail", "the sealed evidence holds no calibration"
+        return
+    calibration = decode(Calibration, json.loads(data))
+    if digest(calibration) != payload.calibration or canonical(calibration) != data.rstrip(b"\n"):
+        yield "calibration", "fail", "the sealed calibration is not the one that the audit names"
+        return
+    facts = (
+        ("contract", calibration.contract_digest, payload.contract),
+        ("hardware", calibration.hardware, decode(Hardware, state.started["hardware"])),
+        ("floor", calibration.noise.floor, state.started["floor"]),
+    )
+    wrong = [name for name, found, expected in facts if found != expected]
+    if wrong:
+        yield "calibration", "fail", f"the run says another {wrong[0]} than its calibration"
+    else:
+        yield "calibration", "pass", f"digest {payload.calibration[:12]}, floor {calibration.noise.floor:.1%}"
 
 
 def _claims(state: RunState, verdict: Verdict, payload: Payload) -> Iterator[Row]:
@@ -113,6 +139,35 @@ def _samples(state: RunState, verdict: Verdict) -> Iterator[Row]:
     wrong = [message for pair in verdict.pairs if (message := _pair_differs(pair, verdict, state, trials))]
     if wrong:
         yield "samples", "fail", wrong[0]
+
+
+def _examined(repo: Repository, payload: Payload, state: RunState, verdict: Verdict) -> Iterator[Row]:
+    """What the promoted candidate computes must have been replayed by the baseline's code, and have held."""
+    numbers = {str(n) for n, t in state.candidates.items() if t.commit == verdict.commit}
+    found = [e for (stage, n), e in state.examinations.items() if stage != "patch" and n in numbers]
+    if not found:
+        yield "replay", "fail", "the sealed run never examined what the promoted candidate computes"
+        return
+    wrong = next((e for e in found if not e.passed), None)
+    if wrong is not None:
+        yield "replay", "fail", wrong.reason
+        return
+    checks = sorted({f.check for e in found for f in e.figures})
+    skipped = [text for e in found for text in e.skipped]
+    if not checks and not _excused(repo, payload):
+        yield "replay", "fail", "the examination holds no figure, and the contract does not say that there can be none"
+        return
+    text = f"held: {', '.join(checks)}" if checks else "the contract lists it as unobserved"
+    yield "replay", "pass", "; ".join((text, *(f"not checked: {s}" for s in skipped if checks)))
+
+
+def _excused(repo: Repository, payload: Payload) -> bool:
+    """Whether the sealed contract, which the audit names by its digest, says that steps cannot be replayed."""
+    text = repo.read_blob(repo.resolve(payload.evidence), locks.FILE)
+    if text is None:
+        return False
+    contract = locks.parse(text.decode())
+    return locks.contract_digest(contract) == payload.contract and "replay" in contract.invariants.unobserved
 
 
 def _pair_differs(pair: Pair, verdict: Verdict, state: RunState, trials: dict[str, Trial]) -> str:

@@ -29,6 +29,7 @@ from infrarsi.commands.state import (
     replay,
     runs_folder,
 )
+from infrarsi.commands.vetting import sound_patches, vet_patches
 from infrarsi.commands.workspace import Workspace, exclusive, load, require_data
 from infrarsi.contract import intent as intents
 from infrarsi.contract import lock as locks
@@ -137,6 +138,7 @@ def _same_baseline(workspace: Workspace, commit: str) -> bool:
 def _carry_out(campaign: Campaign, options: RunOptions, resumed: bool) -> RunResult:
     state, workspace = campaign.state, campaign.workspace
     began = time.monotonic()
+    vet_patches(campaign)
     search = make_search(campaign, options.seed)
     budget = decode(Budget, state.started["budget"])
     trials, seconds = options.trials or budget.trials, options.seconds or budget.seconds
@@ -160,7 +162,7 @@ def make_search(campaign: Campaign, seed: int) -> Search:
 
     calibration = campaign.calibration
     return OptunaSearch(
-        Space(campaign.state.knobs, campaign.state.patches),
+        Space(campaign.state.knobs, sound_patches(campaign)),
         baseline_step_seconds=calibration.step_seconds,
         baseline_peak_bytes=calibration.peak_allocated_bytes,
         memory_budget=campaign.workspace.contract.budget.memory_bytes,

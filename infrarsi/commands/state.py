@@ -9,10 +9,22 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from infrarsi.codec import decode
+from infrarsi.codec import decode, digest, encode
 from infrarsi.errors import InfrarsiError, UsageError
 from infrarsi.ledger import Ledger
-from infrarsi.records import Calibration, Candidate, Effect, Hardware, Knob, LedgerLine, Pair, Patch, Trial, Verdict
+from infrarsi.records import (
+    Calibration,
+    Candidate,
+    Effect,
+    Examination,
+    Hardware,
+    Knob,
+    LedgerLine,
+    Pair,
+    Patch,
+    Trial,
+    Verdict,
+)
 from infrarsi.vcs.door import Repository
 
 
@@ -43,6 +55,7 @@ class RunState:
     ended: dict[str, Any] | None = None
     in_flight: dict[str, dict[str, Any]] = field(default_factory=dict)
     busy_seconds: float = 0.0
+    examinations: dict[tuple[str, str], Examination] = field(default_factory=dict)
 
     @property
     def knobs(self) -> tuple[Knob, ...]:
@@ -103,6 +116,10 @@ def _fold(state: RunState, kind: str, body: dict[str, Any]) -> None:
         state.ablations.append(body)
     elif kind == "verdict":
         state.verdicts[(body["stage"], body["number"])] = decode(Verdict, body["verdict"])
+    elif kind == "examination":
+        examination = decode(Examination, body["examination"])
+        state.examinations[(body["stage"], body["subject"])] = examination
+        state.busy_seconds += examination.wall_seconds
     elif kind == "run-ended":
         state.ended = body
 
@@ -145,20 +162,30 @@ def doctor_ledger(repo: Repository) -> Ledger:
     return Ledger(repo.state_dir / "doctor.jsonl")
 
 
+def keep_calibration(repo: Repository, calibration: Calibration) -> str:
+    """Append a calibration to this machine's ledger; return the digest that names it in runs and audits.
+
+    The digest is that of the record alone, not of its place here, so that whoever has the record can compute it.
+    """
+    # Reading turns 1 into 1.0 where a float belongs; what is written is what a reader will write again.
+    doctor_ledger(repo).append("calibration", read := decode(Calibration, encode(calibration)))
+    return digest(read)
+
+
 def latest_calibration(
     repo: Repository, contract_digest: str, hardware: Hardware | None
 ) -> tuple[str, Calibration] | None:
-    """Return the newest calibration of a contract on this hardware (None: any), after its ledger hash."""
+    """Return the newest calibration of a contract on this hardware (None: any), after its digest."""
     for line in reversed(doctor_ledger(repo).of_kind("calibration")):
         calibration = _calibration(line)
         if calibration and calibration.contract_digest == contract_digest and hardware in (None, calibration.hardware):
-            return line.hash, calibration
+            return digest(calibration), calibration
     return None
 
 
-def calibration_by_digest(repo: Repository, digest: str) -> Calibration | None:
-    """Return the calibration whose ledger line has this hash, None where this machine does not keep it."""
-    line = next((v for v in doctor_ledger(repo).of_kind("calibration") if v.hash == digest), None)
+def calibration_by_digest(repo: Repository, named: str) -> Calibration | None:
+    """Return the calibration with this digest, None where this machine does not keep it."""
+    line = next((v for v in doctor_ledger(repo).of_kind("calibration") if digest(v.body) == named), None)
     return _calibration(line) if line else None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +30,10 @@ class CommitReader:
     def read(self, path: str) -> bytes | None:
         """Return the blob's bytes, or None where the commit has no such path."""
         return self.repo.read_blob(self.commit, path)
+
+    def paths(self) -> Collection[str]:
+        """Return every path of the commit."""
+        return self.repo.entries(self.commit).keys()
 
 
 @dataclass(frozen=True)

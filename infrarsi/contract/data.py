@@ -40,11 +40,14 @@ def check_data(root: Path, digests: Sequence[Digest]) -> tuple[Violation, ...]:
     return tuple(violations)
 
 
-Signature = dict[str, tuple[int, int, int] | None]
+Signature = dict[str, tuple[int, int, int, int] | None]
 
 
 def data_signature(root: Path, names: Sequence[str]) -> Signature:
-    """Return size, modification time and inode of each locked file: cheap enough to take around every trial."""
+    """Return size, times and inode of each locked file: cheap enough to take around every trial.
+
+    A program can set the modification time back, not the time of the inode's last change (ctime).
+    """
     signature: Signature = {}
     for name in names:
         try:
@@ -52,7 +55,7 @@ def data_signature(root: Path, names: Sequence[str]) -> Signature:
         except OSError:
             signature[name] = None
         else:
-            signature[name] = (status.st_size, status.st_mtime_ns, status.st_ino)
+            signature[name] = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
     return signature
 
 

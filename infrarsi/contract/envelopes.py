@@ -13,13 +13,14 @@ that a loss that was merely rescaled is still caught by its gradient. With equal
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from infrarsi.records import Caps, DataLevel, Envelope, Numerics, StepRecord, TraceStep
+from infrarsi.records import Caps, DataLevel, Envelope, Moved, Numerics, StepRecord, TraceStep
 
 MODULUS = 2**64
 # Doctor sees two to six honest changes, so the next one exceeds the widest seen with probability 1/7 to 1/3. Rounding
@@ -230,14 +231,52 @@ def calibrate(
     if data_level == "exact":
         honest = {name: t for name, t in honest.items() if same_rows(reference, t)}
     by_step = data_level in ("exact", None) and all(same_rows(reference, t) for t in honest.values())
-    found = {name: deviation(reference, t, by_step=by_step) for name, t in honest.items() if common(reference, t)}
+    found = {name: _moved(reference, t, by_step=by_step) for name, t in honest.items() if common(reference, t)}
     found = {name: d for name, d in found.items() if all(math.isfinite(v) for v in d)}
     floor = _floor(numerics, by_step=by_step)
-    widest = [max((d[i] for d in found.values()), default=0.0) for i in range(3)]
-    values = [
-        min(max(SAFETY * w, least), most) for w, least, most in zip(widest, _limits(floor), _limits(cap), strict=True)
-    ]
-    return Envelope(numerics, values[0], values[1], values[2], tuple(found))
+    values: list[float] = []
+    limits: list[Literal["measured", "floor", "cap"]] = []
+    for i, (least, most) in enumerate(zip(_limits(floor), _limits(cap), strict=True)):
+        wanted = max(SAFETY * max((d[i] for d in found.values()), default=0.0), least)
+        values.append(min(wanted, most))
+        limits.append("cap" if wanted > most else "floor" if wanted == least else "measured")
+    moved = tuple(Moved(name, *d) for name, d in found.items())
+    return Envelope(numerics, values[0], values[1], values[2], tuple(found), moved, tuple(limits))
+
+
+def _moved(reference: Sequence[TraceStep], other: Sequence[TraceStep], *, by_step: bool) -> Deviation:
+    """Return the deviation that an honest change shows; of window means never less than their standard error.
+
+    Two windows over other rows may have nearly the same mean by chance, and one or two of them bound nothing. How far
+    the next one will lie is known from the steps: the differences step by step are as many samples as there are steps.
+    """
+    found = deviation(reference, other, by_step=by_step)
+    if by_step:
+        return found
+    pairs = common(reference, other)
+    errors = (
+        _standard_error([(a.loss, b.loss) for a, b in pairs]),
+        _standard_error([(a.grad_norm, b.grad_norm) for a, b in pairs]),
+        _standard_error([(_norm(a), _norm(b)) for a, b in pairs]),
+    )
+    return Deviation(*(max(seen, error) for seen, error in zip(found, errors, strict=True)))
+
+
+def _standard_error(pairs: Sequence[tuple[float | None, float | None]]) -> float:
+    """Return the standard error of the mean difference, relative to the reference's mean.
+
+    With the lag-1 autocovariance of the differences, as in Newey and West, Econometrica 55 (1987).
+    """
+    known = [(a, b) for a, b in pairs if a is not None and b is not None]
+    if len(known) < 3 or not all(math.isfinite(v) for pair in known for v in pair):
+        return 0.0
+    differences = [b - a for a, b in known]
+    mean = statistics.fmean(differences)
+    centred = [d - mean for d in differences]
+    variance = math.fsum(d * d for d in centred) / (len(known) - 1)
+    lagged = math.fsum(a * b for a, b in itertools.pairwise(centred)) / (len(known) - 1)
+    error = math.sqrt((variance + max(0.0, lagged)) / len(known))  # weight 1/2 on lag 1, counted twice
+    return error / max(abs(statistics.fmean(a for a, _ in known)), 1e-30)
 
 
 def beyond_cap(reference: Sequence[TraceStep], other: Sequence[TraceStep], cap: Caps) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import PurePosixPath
 from typing import Any
 
 from infrarsi.codec import decode, digest, encode
@@ -29,7 +30,7 @@ def parse(text: str) -> Contract:
             code="lock-conflict",
         )
     try:
-        value: Any = json.loads(text)
+        value: Any = json.loads(text, object_pairs_hook=_once, parse_constant=_no_number)
     except ValueError as error:
         raise ContractError(f"{FILE} is not readable", why=f"it is not JSON: {error}", hint=_REMAKE) from error
     schema = value.get("schema") if isinstance(value, dict) else None
@@ -46,6 +47,19 @@ def parse(text: str) -> Contract:
         raise ContractError(f"{FILE} is not a contract", why=error.why, hint=_REMAKE, code="lock-malformed") from error
 
 
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Refuse a key that stands twice: people read the first one, JSON takes the last."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(key for key, _ in pairs if [k for k, _ in pairs].count(key) > 1)
+        raise ValueError(f"the key {twice!r} stands twice")
+    return found
+
+
+def _no_number(word: str) -> Any:
+    raise ValueError(f"{word} is no limit")
+
+
 def contract_digest(contract: Contract) -> str:
     """Return the contract's identity: sha256 of its canonical JSON."""
     return digest(contract)
@@ -53,9 +67,16 @@ def contract_digest(contract: Contract) -> str:
 
 def check_intent(contract: Contract, intent: Intent) -> None:
     """Raise ContractError where the locked part of the intent is not what the contract was made from (R-A8)."""
-    if contract.intent_digest == digest_of(intent):
-        return
     changed = changed_keys(contract, intent)
+    if contract.intent_digest == digest_of(intent):
+        if not changed:
+            return
+        raise ContractError(
+            f"{FILE} does not say what infrarsi.toml says",
+            why=f"it was edited by hand: {', '.join(changed)}",
+            hint=f"git checkout an older {FILE}, or: {_REMAKE}",
+            code="contract-changed",
+        )
     raise ContractError(
         "infrarsi.toml was changed since infrarsi.lock was made",
         why=f"changed: {', '.join(changed)}" if changed else "a key of its locked tables differs",
@@ -76,7 +97,7 @@ def changed_keys(contract: Contract, intent: Intent) -> tuple[str, ...]:
         ("workload.command", work.command, intent.command),
         ("workload.environment", work.environment, intent.environment),
         ("workload.world_size", work.world_size, intent.world_size),
-        ("workload.held_out", work.held_out, intent.held_out),
+        ("workload.held_out", work.held_out, intent.held_out or work.held_out),  # init fills it in
     ]
     pairs += [(f"scope.{k}", getattr(scope, k), getattr(intent.scope, k)) for k in _fields(scope)]
     names = {"seconds": "hours", "memory_bytes": "memory_gb"}
@@ -93,6 +114,7 @@ def _fields(record: object) -> tuple[str, ...]:
 
 def _same_data(locked: list[str], named: tuple[str, ...]) -> bool:
     """Folders are locked file by file: every name must cover a locked file, and every file have a name."""
-    covers = [(n.rstrip("/"), n.rstrip("/") + "/") for n in named]
+    plain = (PurePosixPath(n).as_posix() for n in named)
+    covers = [(n, "" if n == "." else f"{n}/") for n in plain]
     used = {name for file in locked for name, folder in covers if file == name or file.startswith(folder)}
     return all(any(f == n or f.startswith(d) for n, d in covers) for f in locked) and used == {n for n, _ in covers}

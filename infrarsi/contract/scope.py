@@ -9,69 +9,63 @@ from __future__ import annotations
 import difflib
 import functools
 import hashlib
-import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from pathlib import PurePosixPath
+from collections.abc import Collection, Iterator, Sequence
 from typing import Protocol
 
 import pathspec
 
-from infrarsi.contract.symbols import symbol_digest, symbols_of
+from infrarsi.contract import names
+from infrarsi.contract.symbols import encoding_of, setters_of, symbol_digest, symbols_of
 from infrarsi.errors import ContractError
 from infrarsi.records import Change, Digest, Scope, Violation
 
 FILE_MODES = ("100644", "100755")
 ABSENT = "000000"
 _MODE_NAMES = {"120000": "a symbolic link", "160000": "a submodule", "040000": "a folder"}
-# What git, Python or pytest read by name, wherever it stands: a change there changes more than the file.
-_SPECIAL_NAMES = {
-    ".gitattributes": "git applies it to other files",
-    ".gitmodules": "git fetches what it names",
-    ".gitignore": "it decides what git sees",
-    ".lfsconfig": "git-lfs takes its server from it",
-    "conftest.py": "pytest imports it by itself",
-    "pyvenv.cfg": "Python takes its paths from it",
-    "infrarsi.toml": "it is the contract",
-    "infrarsi.lock": "it is the contract",
-}
-_SPECIAL_STEMS = {"sitecustomize": "Python imports it at start", "usercustomize": "Python imports it at start"}
-_SPECIAL_SUFFIXES = {
-    ".pth": "Python executes it at start",
-    ".pyc": "it is compiled code that nobody can read",
-    ".so": "it is compiled code that nobody can read",
-    ".pyd": "it is compiled code that nobody can read",
-    ".egg-link": "it changes where modules come from",
-}
-# A file of such a name on the import path would be imported instead of the library.
-_LIBRARIES = frozenset(
-    {"torch", "numpy", "torchvision", "torchaudio", "transformers", "datasets", "accelerate", "triton"}
-)
 _DIFF_LIMIT = 4000
+# A line can hold a megabyte: what nobody can read is not a change that anybody can allow.
+_MAX_GROWTH_BYTES = 2**18
 
 
 class TreeReader(Protocol):
-    """Reads blobs of one tree."""
+    """Reads one tree."""
 
     def read(self, path: str) -> bytes | None:
         """Return the bytes at `path`, or None where the tree has no such file."""
 
+    def paths(self) -> Collection[str]:
+        """Return every path of the tree."""
+
 
 def is_editable(scope: Scope, path: str) -> bool:
     """Whether a candidate may change `path`: matched by `editable`, not by a locked glob, not a name with powers."""
-    return not _special(path) and _matches(scope.editable, path) and not _locked_glob(scope, path)
+    return not names.special(path) and _matches(scope.editable, path) and not _locked_glob(scope, path)
 
 
 def check_changes(
-    scope: Scope, locked: Sequence[Digest], changes: Sequence[Change], before: TreeReader, after: TreeReader
+    scope: Scope,
+    locked: Sequence[Digest],
+    changes: Sequence[Change],
+    before: TreeReader,
+    after: TreeReader,
+    *,
+    entry: str = "",
+    installed: Collection[str] = (),
 ) -> tuple[Violation, ...]:
-    """Return everything about the changed paths that the contract does not allow; empty when all is in scope (R-A1)."""
+    """Return everything about the changed paths that the contract does not allow; empty when all is in scope (R-A1).
+
+    `entry` says which folders are on the import path, `installed` what can be imported from outside the tree.
+    """
     violations: list[Violation] = []
     for change in changes:
-        found = list(_check_path(scope, change)) or list(_check_mode(change)) or list(_check_content(change, after))
+        found = list(_check_path(scope, change)) or list(_check_mode(change))
+        found = found or list(_check_new(change, before, after, entry, installed))
+        found = found or list(_check_content(change, before, after))
         violations += found
         if not found:
-            violations += _check_symbols(locked, change, after)
+            violations += _check_symbols(scope, locked, change, after)
+            violations += _check_setters(locked, change, before, after)
     violations += _check_caps(scope, changes, before, after)
     return tuple(violations)
 
@@ -96,16 +90,16 @@ def lock_digests(scope: Scope, paths: Sequence[str], reader: TreeReader) -> tupl
 def _lock_symbol(pattern: str, paths: Sequence[str], reader: TreeReader) -> list[Digest]:
     glob, _, symbol = pattern.partition("::")
     found: list[Digest] = []
-    names: list[str] = []
+    defined: list[str] = []
     matched = [p for p in paths if _matches((glob,), p)]
     for path in matched:
         source = reader.read(path) or b""
-        names += symbols_of(source)
+        defined += symbols_of(source)
         digest = _try_symbol(path, symbol, source)
         if digest is not None:
             found.append(digest)
     if not found:
-        near = difflib.get_close_matches(symbol, names, 1, cutoff=0.4)
+        near = difflib.get_close_matches(symbol, defined, 1, cutoff=0.4)
         raise ContractError(
             f"the locked symbol {pattern} does not exist",
             why=f"{glob} defines no {symbol}" if matched else f"no tracked file matches {glob}",
@@ -117,7 +111,7 @@ def _lock_symbol(pattern: str, paths: Sequence[str], reader: TreeReader) -> list
 
 def _check_path(scope: Scope, change: Change) -> Iterator[Violation]:
     path = change.path
-    special = _special(path)
+    special = names.special(path)
     if special:
         yield _violation("special-file", f"{path} may not change: {special}", path)
     elif _locked_glob(scope, path):
@@ -141,41 +135,93 @@ def _check_mode(change: Change) -> Iterator[Violation]:
         yield _violation("mode", f"{change.path} is added as an executable", new, FILE_MODES[0])
 
 
-def _check_content(change: Change, after: TreeReader) -> Iterator[Violation]:
+def _check_new(
+    change: Change, before: TreeReader, after: TreeReader, entry: str, installed: Collection[str]
+) -> Iterator[Violation]:
+    """A new path must not look like another, nor be imported in the place of one that lies elsewhere."""
+    path = change.path
+    if change.old_mode != ABSENT:
+        return
+    odd, twin = names.odd(path), names.twin(path, before.paths())
+    if odd:
+        yield _violation("odd-name", f"{path!r} may not be added: {odd}", path)
+    elif twin:
+        yield _violation("odd-name", f"{path!r} may not be added: it differs from {twin!r} in case or form only", path)
+    elif path.endswith(".py"):
+        roots = names.import_roots(entry)
+        hidden = names.hides(path, before.paths(), after.paths(), roots, installed)
+        if hidden:
+            yield _violation("shadow", f"{path} would be imported instead of the module {hidden}", hidden)
+
+
+def _check_content(change: Change, before: TreeReader, after: TreeReader) -> Iterator[Violation]:
     if change.new_mode == ABSENT:
         return
-    data = after.read(change.path)
-    if data is not None and b"\0" in data:
-        yield _violation("binary", f"{change.path} is binary; a change must be readable", f"{len(data)} bytes")
-    if change.old_mode == ABSENT and change.path.endswith(".py"):
-        name = _import_name(change.path, after)
-        if name in _LIBRARIES or name in sys.stdlib_module_names:
-            yield _violation("shadow", f"{change.path} would be imported instead of the module {name}", name)
+    old, new = before.read(change.path) or b"", after.read(change.path) or b""
+    grown = len(new) - len(old)
+    if b"\0" in new:
+        yield _violation("binary", f"{change.path} is binary; a change must be readable", f"{len(new)} bytes")
+    elif grown > _MAX_GROWTH_BYTES:
+        message = f"{change.path} grows by {grown} bytes; a change must be readable"
+        yield _violation("size", message, str(grown), str(_MAX_GROWTH_BYTES))
+    elif change.path.endswith(".py"):
+        encodings = _encoding(old), _encoding(new)
+        if encodings[0] != encodings[1]:
+            message = (
+                f"{change.path} changes its encoding from {encodings[0]} to {encodings[1]}: it would read as other code"
+            )
+            yield _violation("encoding", message, encodings[1], encodings[0])
 
 
-def _import_name(path: str, after: TreeReader) -> str:
-    """Return the top-level name that `path` is imported under: up through all folders that are packages."""
-    item = PurePosixPath(path)
-    name = item.stem if item.name != "__init__.py" else item.parent.name
-    folder = item.parent if item.name != "__init__.py" else item.parent.parent
-    while folder.name and after.read(f"{folder}/__init__.py") is not None:
-        name, folder = folder.name, folder.parent
-    return name
+def _encoding(source: bytes) -> str:
+    try:
+        return encoding_of(source)
+    except SyntaxError as error:
+        return f"none ({error.msg})"
 
 
-def _check_symbols(locked: Sequence[Digest], change: Change, after: TreeReader) -> Iterator[Violation]:
-    symbols = [d for d in locked if d.name.partition("::")[0] == change.path and "::" in d.name]
-    source = (after.read(change.path) or b"") if symbols else b""
+def _check_symbols(scope: Scope, locked: Sequence[Digest], change: Change, after: TreeReader) -> Iterator[Violation]:
+    path = change.path
+    symbols = [d for d in locked if d.name.partition("::")[0] == path and "::" in d.name]
+    source = after.read(path) or b""
     for digest in symbols:
-        now = _try_symbol(change.path, digest.name.partition("::")[2], source)
+        now = _try_symbol(path, digest.name.partition("::")[2], source)
         if now is None:
             yield _violation("locked-symbol", f"{digest.name} is locked, and is gone", "absent", digest.sha256[:16])
         elif now.sha256 != digest.sha256:
-            message = f"{digest.name} is locked, and changed or is bound a second time"
+            message = (
+                f"{digest.name} is locked, and changed: its code, what surrounds it, or what it reads or is bound to"
+            )
             yield _violation("locked-symbol", message, now.sha256[:16], digest.sha256[:16])
+    known = {d.name for d in symbols}
+    for pattern in scope.locked:
+        glob, _, symbol = pattern.partition("::")
+        if (
+            symbol
+            and f"{path}::{symbol}" not in known
+            and _matches((glob,), path)
+            and _try_symbol(path, symbol, source)
+        ):
+            yield _violation("locked-symbol", f"{path} defines {symbol} anew, which {pattern} locks", path, pattern)
     for digest in locked:
-        if digest.name == change.path:
-            yield _violation("locked", f"{change.path} is locked by the contract", change.new_oid, digest.sha256[:16])
+        if digest.name == path:
+            yield _violation("locked", f"{path} is locked by the contract", change.new_oid, digest.sha256[:16])
+
+
+def _check_setters(
+    locked: Sequence[Digest], change: Change, before: TreeReader, after: TreeReader
+) -> Iterator[Violation]:
+    """No other file may put something in a locked symbol's place either: `import train; train.get_batch = mine`."""
+    if not change.path.endswith(".py") or change.new_mode == ABSENT:
+        return
+    for digest in locked:
+        path, _, symbol = digest.name.partition("::")
+        if symbol and path != change.path:
+            old, new = (setters_of(t.read(change.path) or b"", symbol) for t in (before, after))
+            added = Counter(new) - Counter(old)
+            if added:
+                shown = next(iter(added)).strip().splitlines()[0][:80]
+                yield _violation("locked-symbol", f"{digest.name} is locked, and {change.path} sets it: {shown}", shown)
 
 
 def _check_caps(scope: Scope, changes: Sequence[Change], before: TreeReader, after: TreeReader) -> Iterator[Violation]:
@@ -203,19 +249,8 @@ def _changed_lines(old: bytes, new: bytes) -> int:
 def _try_symbol(path: str, symbol: str, source: bytes) -> Digest | None:
     try:
         return symbol_digest(path, symbol, source)
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError):
         return None
-
-
-def _special(path: str) -> str:
-    """Return why a name has powers beyond its file, or nothing. Case does not count: some file systems ignore it."""
-    parts = [part.lower() for part in PurePosixPath(path).parts]
-    if ".git" in parts or ".." in parts or path.startswith("/"):
-        return "it is not a path of the work tree"
-    reason = _SPECIAL_NAMES.get(parts[-1], "") if parts else "it has no name"
-    for part in parts:
-        reason = reason or _SPECIAL_STEMS.get(part.partition(".")[0], "")
-    return reason or _SPECIAL_SUFFIXES.get(PurePosixPath(path.lower()).suffix, "")
 
 
 def _locked_glob(scope: Scope, path: str) -> bool:

@@ -110,6 +110,8 @@ class Rank:
         phase = self.session.where if self.session else "startup"
         text = str(error)[:MESSAGE_LENGTH]
         self.wire.send("error", rank=self.rank, kind=kind, message=text, oom=oom, phase=phase)
+        if self.session is not None:
+            self.session.salvage()
 
     def _on_exit(self) -> None:
         """Report the exit; an error whose report was prevented by another excepthook is caught up here."""

@@ -44,13 +44,18 @@ def install(session: Session, after_import: AfterImport) -> None:
         return here == (backward, autograd, clip) and hooked and discovery.intact()
 
     def before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        session.guard(session.before_step, optimizer)
+        session.guard(session.before_step, optimizer, _closure(args, kwargs))
 
     def after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        session.guard(session.after_step, optimizer)
+        session.guard(session.after_step, optimizer, _closure(args, kwargs))
 
     pre, post = register_optimizer_step_pre_hook(before_step), register_optimizer_step_post_hook(after_step)
     session.hook_check = intact
+
+
+def _closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether `step(closure)` was called: the first argument is the optimizer itself."""
+    return (args[1] if len(args) > 1 else kwargs.get("closure")) is not None
 
 
 def _hide_from_dynamo(trace_rules: ModuleType) -> None:
@@ -71,7 +76,8 @@ def _wrap_backward(session: Session) -> tuple[Callable[..., Any], Callable[..., 
             return call()
         finally:
             session.in_backward -= 1
-            session.guard(session.after_backward)
+            if session.heeds_backward_end:
+                session.guard(session.after_backward)
 
     @functools.wraps(plain)
     def backward(self: Tensor, gradient: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -103,6 +109,7 @@ def _wrap_clipping(session: Session) -> Callable[..., Any]:
     def clip_grad_norm_(*args: Any, **kwargs: Any) -> Any:
         if session.profile:
             session.guard(session.profile.enter, "optimizer")
+        session.guard(session.on_gradients)
         norm = plain_norm(*args, **kwargs)
         session.guard(session.on_clip, norm)
         if session.profile:
@@ -111,10 +118,22 @@ def _wrap_clipping(session: Session) -> Callable[..., Any]:
 
     @functools.wraps(plain_value)
     def clip_grad_value_(*args: Any, **kwargs: Any) -> Any:
+        session.guard(session.on_gradients)
         result = plain_value(*args, **kwargs)
         session.guard(session.on_clip, None)
         return result
 
+    with_norm = getattr(nn.utils, "clip_grads_with_norm_", None)
+    if with_norm is not None:
+
+        @functools.wraps(with_norm)
+        def clip_grads_with_norm_(parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kwargs: Any) -> Any:
+            session.guard(session.on_gradients)
+            result = with_norm(parameters, max_norm, total_norm, *args, **kwargs)
+            session.guard(session.on_clip, total_norm)
+            return result
+
+        nn.utils.clip_grads_with_norm_ = clip_grads_with_norm_
     for module in (clip_grad, nn.utils):
         module.clip_grad_norm_ = clip_grad_norm_  # type: ignore[attr-defined]
         module.clip_grad_value_ = clip_grad_value_  # type: ignore[attr-defined]
@@ -228,6 +247,8 @@ class Discovery:
     def call(self, module: nn.Module, inner: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Call a module; count the rows of training forwards; apply the plan's perturbations."""
         session = self._session
+        if session.replay is not None:
+            args, kwargs = session.guard(session.replay.enter, session, module, args, kwargs) or (args, kwargs)
         training = session.guard(session.on_forward, module, args, kwargs)
         try:
             perturbation = session.perturbation
@@ -236,7 +257,8 @@ class Discovery:
             with perturbation.around(module, bool(training)):
                 return inner(*perturbation.inputs(args), **perturbation.inputs(kwargs))
         finally:
-            session.guard(session.after_forward, training)
+            if session.profile:
+                session.guard(session.after_forward, training)
 
     def intact(self) -> bool:
         """Whether the watched instance still is watched."""

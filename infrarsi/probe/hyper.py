@@ -22,7 +22,7 @@ def groups_of(optimizer: Optimizer) -> tuple[Group, ...]:
     out: list[Group] = []
     for index, group in enumerate(optimizer.param_groups):
         values = [(str(key), scalar(value)) for key, value in group.items() if key not in NOT_HYPER]
-        values.append(("elements", sum(p.numel() for p in group["params"])))
+        values.append(("elements", sum(map(Tensor.numel, group["params"]))))
         out.append((name, index, tuple(sorted(values))))
     return tuple(out)
 

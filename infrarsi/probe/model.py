@@ -54,20 +54,24 @@ def is_sharded(tensor: Tensor) -> bool:
 
 def local(tensor: Tensor) -> Tensor:
     """Return this rank's plain tensor: the local part of a DTensor, the tensor itself otherwise."""
+    if type(tensor) is Tensor or type(tensor) is nn.Parameter:
+        return tensor
     part = getattr(tensor, "_local_tensor", None)
     return part if isinstance(part, Tensor) else tensor
 
 
 def parameter_hash(pairs: list[tuple[str, Tensor]]) -> str:
-    """Return blake2b over names and bytes of the weights, in hex; "" where a rank holds shards only.
+    """Return blake2b over names and bytes of the whole weights, in hex, whatever shards them.
 
-    Ranks that hold the same replicated weights give the same text.
+    A collective where parameters are DTensors: each is gathered, one at a time. "" where they cannot be (the flat
+    parameters of FSDP1). Ranks that hold the same weights give the same text.
     """
-    if any(is_sharded(p) for _, p in pairs):
+    if any(is_sharded(p) and not hasattr(p, "full_tensor") for _, p in pairs):
         return ""
     digest = hashlib.blake2b(digest_size=16)
     for name, parameter in pairs:
-        value = local(parameter).detach().cpu().contiguous()
+        gather = getattr(parameter, "full_tensor", None)
+        value = (parameter if gather is None else gather()).detach().cpu().contiguous()
         digest.update(f"{name}:{value.dtype}:{tuple(value.shape)}\n".encode())
         size = value.numel() * value.element_size()
         if size:

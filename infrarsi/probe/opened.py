@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ from .plan import Plan
 NOT_DATA = (".py", ".pyc", ".pyi", ".so", ".pth", ".egg-link")
 SYSTEM = ("/proc", "/dev", "/sys", "/etc", "/usr", "/lib", "/lib64", "/run")
 INSTALLED = ("site-packages", "dist-packages")
+# Modules that libraries copy out of a data folder by themselves (transformers' trust_remote_code).
+COPIED = ("transformers_modules", "datasets_modules")
+BEGAN = time.time()
 PROBE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -63,22 +67,38 @@ def _mapped_files() -> list[str]:
 
 
 def modules_outside(plan: Plan) -> list[str]:
-    """Return `name (file)` of modules that should have come from the worktree: files of the user's own tree, and
-    top-level modules that the worktree has too (an installed copy would make its changes ineffective)."""
+    """Return `name (file)` of modules that should have come from the worktree as it was checked out.
+
+    Files of the user's own tree, top-level modules that the worktree has too (an installed copy would make its changes
+    ineffective), and code that the run wrote for itself, into the worktree or into its HOME and TMPDIR.
+    """
     inside = tuple(root + os.sep for root in (plan.root, *plan.scope_roots, os.path.dirname(PROBE)))
-    user = plan.original_root + os.sep
+    tree, user = plan.root + os.sep, plan.original_root + os.sep
+    scratch = tuple(os.path.realpath(os.environ[n]) + os.sep for n in ("HOME", "TMPDIR") if os.environ.get(n))
     out: list[str] = []
     for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if not isinstance(file, str):
-            continue
-        path = os.path.realpath(file)
-        if path.startswith(inside) or name in ("sitecustomize", "usercustomize"):
-            continue
-        installed = any(part in INSTALLED for part in path.split(os.sep))
-        if (path.startswith(user) and not installed) or _shadows(plan.root, name):
-            out.append(f"{name} ({file})")
-    return sorted(out)
+        # The loader's word beside the module's own, which its code can rewrite; "frozen" is no path.
+        origin = getattr(getattr(module, "__spec__", None), "origin", None)
+        places = (getattr(module, "__file__", None), origin)
+        for file in {place for place in places if isinstance(place, str) and os.path.isabs(place)}:
+            path = os.path.realpath(file)
+            if path.startswith(tree) and _is_new(path):
+                out.append(f"{name} ({file}, written during the run)")
+            if path.startswith(inside) or name in ("sitecustomize", "usercustomize"):
+                continue
+            installed = any(part in INSTALLED for part in path.split(os.sep))
+            written = path.startswith(scratch) and path.endswith(".py") and not name.startswith(COPIED)
+            if ((path.startswith(user) or written) and not installed) or _shadows(plan.root, name):
+                out.append(f"{name} ({file})")
+    return sorted(set(out))
+
+
+def _is_new(path: str) -> bool:
+    """Whether a file was made or changed after this process began; one that is gone cannot say that it was not."""
+    try:
+        return os.stat(path).st_ctime > BEGAN
+    except OSError:
+        return True
 
 
 def _shadows(root: str, name: str) -> bool:

@@ -5,7 +5,10 @@
 `seed:N`          N is added to every seed given to `torch.manual_seed`, `random.seed` and `numpy.random.seed`
 `data_seed:N`     N is added to the state of the global generators at the first training forward: the same initial
                   weights, other rows from then on (where the global generators draw them)
-`threads:N`       N intra-op threads
+`threads:N`       N intra-op threads; `threads:other` one less than there would be, or two where there is one
+`buckets:N`       DistributedDataParallel sums gradients in buckets of N MiB: other pieces, so another order over ranks
+`rounding:SEED`   each weight is moved up or down by one rounding, before the first training forward
+`tf32`            float32 matrix products and convolutions in tf32 (CUDA)
 `delay:SECONDS`   each training forward waits (for tests of the clock)
 """
 
@@ -21,6 +24,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+OTHER = -1
+
 
 class Perturbation:
     """The perturbations of one execution; unknown ones raise ValueError."""
@@ -31,6 +36,9 @@ class Perturbation:
         self.seed = 0
         self.data_seed = 0
         self.threads = 0
+        self.buckets = 0.0
+        self.tf32 = False
+        self.rounding = 0
         self.delay_seconds = 0.0
         for item in names:
             name, _, value = item.partition(":")
@@ -43,23 +51,40 @@ class Perturbation:
             elif name == "data_seed":
                 self.data_seed = int(value)
             elif name == "threads":
-                self.threads = int(value)
+                self.threads = OTHER if value == "other" else int(value)
+            elif name == "buckets":
+                self.buckets = float(value)
+            elif name == "rounding":
+                self.rounding = int(value)
+            elif name == "tf32":
+                self.tf32 = True
             elif name == "delay":
                 self.delay_seconds = float(value.rpartition(":")[2])
             else:
                 raise ValueError(f"unknown perturbation {item!r}")
         self._sleep = time.sleep
-        self.touches_forward = self.autocast or self.float64 or self.delay_seconds > 0 or self.data_seed != 0
+        self.touches_forward = self._touches_forward()
 
     def install(self) -> None:
         """Apply what has to be in place before the user's code runs."""
         if self.threads:
-            torch.set_num_threads(self.threads)
+            torch.set_num_threads(other_threads() if self.threads == OTHER else self.threads)
             torch.set_num_threads = lambda *_: None
         if self.seed:
             self._shift_seeds()
-        if self.float64:
-            self._double_before_ddp()
+        if self.tf32:
+            torch.backends.cuda.matmul.allow_tf32 = True
+            torch.backends.cudnn.allow_tf32 = True
+        if self.float64 or self.buckets:
+            self._wrap_ddp()
+
+    def use_autocast(self, wanted: bool) -> None:
+        """Run the root's forwards under bfloat16 autocast from now on, or no longer."""
+        self.autocast = wanted
+        self.touches_forward = self._touches_forward()
+
+    def _touches_forward(self) -> bool:
+        return self.autocast or self.float64 or self.delay_seconds > 0 or self.data_seed != 0 or self.rounding != 0
 
     @contextlib.contextmanager
     def around(self, module: nn.Module, training: bool) -> Iterator[None]:
@@ -68,6 +93,8 @@ class Perturbation:
             self._sleep(self.delay_seconds)
         if training and self.data_seed:
             self._reseed()
+        if training and self.rounding:
+            self._round(module)
         if self.float64:
             module.double()
         device = next((p.device.type for p in module.parameters()), "cpu")
@@ -97,6 +124,16 @@ class Perturbation:
         if numpy is not None:
             numpy.random.seed((int(numpy.random.randint(2**31)) + shift) % 2**32)
 
+    @torch.no_grad()
+    def _round(self, module: nn.Module) -> None:
+        """Move every weight to a neighbouring number; alike on all ranks, where they hold the same weights."""
+        seed, self.rounding = self.rounding, 0
+        for n, parameter in enumerate(module.parameters()):
+            local = parameter.to_local() if hasattr(parameter, "to_local") else parameter
+            generator = torch.Generator(local.device).manual_seed(seed * 100_003 + n)
+            up = torch.randint(0, 2, local.shape, generator=generator, device=local.device)
+            local.mul_(1 + torch.finfo(local.dtype).eps * (2 * up - 1))
+
     def _shift_seeds(self) -> None:
         shift, seeded, plain = self.seed, torch.manual_seed, random.seed
 
@@ -113,12 +150,20 @@ class Perturbation:
             seed_numpy = numpy.random.seed
             numpy.random.seed = lambda seed=None: seed_numpy(seed + shift if isinstance(seed, int) else seed)
 
-    def _double_before_ddp(self) -> None:
+    def _wrap_ddp(self) -> None:
         from torch.nn.parallel import DistributedDataParallel
 
         plain = DistributedDataParallel.__init__
 
         def wrapped(wrapper: nn.Module, module: nn.Module, *args: Any, **kwargs: Any) -> None:
-            plain(wrapper, module.double(), *args, **kwargs)  # type: ignore[arg-type]
+            if self.buckets:
+                kwargs["bucket_cap_mb"] = self.buckets
+            plain(wrapper, module.double() if self.float64 else module, *args, **kwargs)  # type: ignore[arg-type]
 
         DistributedDataParallel.__init__ = wrapped  # type: ignore[method-assign,assignment]
+
+
+def other_threads() -> int:
+    """Return another number of intra-op threads than the present one, which splits sums at other places."""
+    now = torch.get_num_threads()
+    return now - 1 if now > 1 else 2

@@ -25,6 +25,9 @@ class Plan(NamedTuple):
     timeout_seconds: float
     scope_roots: tuple[str, ...]
     original_root: str
+    dump: str
+    sections: list[dict[str, Any]]
+    out: str
 
     @property
     def last_step(self) -> int:
@@ -53,6 +56,9 @@ def read_plan(path: str) -> Plan:
         timeout_seconds=float(value.get("timeout_seconds") or 600.0),
         scope_roots=tuple(os.path.realpath(str(item)) for item in value.get("scope_roots") or ()) or (root,),
         original_root=os.path.realpath(str(value.get("original_root") or root)),
+        dump=str(value.get("dump") or ""),
+        sections=list(value.get("sections") or ()),
+        out=str(value.get("out") or ""),
     )
 
 

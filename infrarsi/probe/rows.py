@@ -15,6 +15,7 @@ MIX_1 = 0xBF58476D1CE4E5B9 - 2**64
 MIX_2 = 0x94D049BB133111EB - 2**64
 MAX_ELEMENTS = 1 << 20
 MAX_WAITING = 1 << 18
+MAX_HELD = 1 << 14
 LIKELY_NAMES = ("input_ids", "tokens", "inputs", "input", "idx", "x")
 
 
@@ -33,7 +34,7 @@ class RowSums:
         """Add the rows (dim 0) of one micro-batch, without waiting for the device."""
         self.rows += int(sample.shape[0])
         self.tokens += sample.numel()
-        self._waiting.append(sample.detach().clone())
+        self._waiting.append((sample.detach() if sample.requires_grad else sample).clone())
         self._waiting_elements += sample.numel()
         if self._waiting_elements > MAX_WAITING:
             self._hash()
@@ -46,14 +47,20 @@ class RowSums:
         self._row_hashes += other._row_hashes
         self._token_hashes += other._token_hashes
 
+    def settle(self) -> None:
+        """The step has closed: hash what is too large to be kept until its totals are asked for."""
+        if self._waiting_elements > MAX_HELD:
+            self._hash()
+
     def totals(self) -> tuple[Tensor, Tensor, Tensor] | None:
         """Return (row hash sum, token hash sum, number of different rows), int64 scalars on the device."""
         self._hash()
         if not self._row_hashes:
             return None
-        device = self._row_hashes[0].device
-        each = torch.cat([part.to(device) for part in self._row_hashes])
-        tokens = torch.stack([part.to(device) for part in self._token_hashes]).sum()
+        each, tokens = self._row_hashes[0], self._token_hashes[0]
+        if len(self._row_hashes) > 1:
+            each = torch.cat([part.to(each.device) for part in self._row_hashes])
+            tokens = torch.stack([part.to(each.device) for part in self._token_hashes]).sum()
         ordered = each.sort().values
         return each.sum(), tokens, (ordered[1:] != ordered[:-1]).sum() + min(1, self.rows)
 

@@ -11,38 +11,37 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from . import hyper, memory, model
+from . import byhand, hyper, memory, model
+from .byhand import ByHand
+from .candidates import Candidates
+from .checkstep import CheckStep, highest
 from .ending import end_message
+from .following import Following
 from .opened import OpenedFiles
 from .perturb import Perturbation
 from .plan import Plan
 from .profiling import Profile
-from .rows import RowSums, first_sample
-from .sketch import UpdateSketch
+from .replay import Replay
+from .reporting import Reporter
+from .rows import first_sample
+from .safety import Guard
 from .sources import Sources
-from .values import Outbox, StepValues, gradient_square
+from .values import StepValues, gradient_square
 from .wire import Wire
 
 BYE_SECONDS = 10.0
 TRACED_STEPS = 2
 
 
-class Session:
+class Session(Guard):
     """The state of the probe in one rank. The `on_…` methods are called by the hooks, through `guard`."""
 
     def __init__(
         self, plan: Plan, wire: Wire, clock: Callable[[], float], rank: int, opened: OpenedFiles | None = None
     ) -> None:
+        super().__init__(wire, clock, rank)
         self.plan = plan
-        self.wire = wire
-        self.clock = clock
-        self.rank = rank
         self.opened = opened
-        self.dead = False
-        self.broken = False
-        self.where = "startup"
-        self.own_seconds = 0.0
-        self._entered = clock()
         self.root: nn.Module | None = None
         self.in_backward = 0
         self.optimizer_steps = 0
@@ -52,48 +51,22 @@ class Session:
         self.perturbation = Perturbation(plan.perturb)
         self.profile = Profile(plan.root, clock) if plan.mode == "profile" else None
         self.sources = Sources(plan.root) if plan.mode in ("observe", "profile") else None
+        self.check = CheckStep(plan.dump, plan.root, rank)
+        self.replay = Replay(plan.sections, plan.out, plan.root, rank) if plan.mode == "replay" else None
         self.unobserved: set[str] = set()
         self.pairs: list[tuple[str, Tensor]] = []
-        self.groups: tuple[hyper.Group, ...] = ()
-        self._outbox = Outbox(wire)
+        self._reporter = Reporter(wire, rank)
         self._values = StepValues()
-        self._candidates: dict[int, tuple[nn.Module, int, RowSums]] = {}
-        self._sketch: UpdateSketch | None = None
+        self._candidates = Candidates()
+        self._following: Following | None = None
+        self._by_hand = ByHand()
         self._depth = 0
         self._calls = 0
         self._expected: int | None = None
         self._fresh = False
         self._entering: tuple[hyper.Group, ...] = ()
         self._step_groups: tuple[hyper.Group, ...] = ()
-        self._hyper_digest = ""
         self._stop_at = plan.last_step
-
-    # -- safety -------------------------------------------------------------------------------------------------
-
-    def guard(self, work: Callable[..., Any], *args: Any) -> Any:
-        """Call `work`, count its time as the probe's own, and never let an error of ours reach the user's code."""
-        if self.dead:
-            return None
-        self._entered = self.clock()
-        try:
-            return work(*args)
-        except Exception as error:
-            self.fail(error)
-            return None
-        finally:
-            self.own_seconds += self.clock() - self._entered
-
-    def fail(self, error: BaseException) -> None:
-        """Report the first internal failure; the rank's hooks then count as not intact."""
-        if not self.broken:
-            self.broken = True
-            text = f"{type(error).__name__}: {error}"
-            self.wire.send("error", rank=self.rank, kind="probe", message=text[:2000], oom=False, phase=self.where)
-
-    def leave_process(self) -> None:
-        """Forget everything in a forked child: data-loader workers are not ranks."""
-        self.dead = True
-        self.wire.close()
 
     # -- forward ------------------------------------------------------------------------------------------------
 
@@ -103,27 +76,40 @@ class Session:
             if self.profile and not self.in_backward:
                 self.profile.enter("other")
             return False
-        if self._calls:  # also inside an optimizer's closure: it belongs to the next step
-            self.close()
+        self.settle()
         self._fresh = True
         self.where = "forward"
         if self.plan.warmup_steps == 0 and self.step == 0 and not self._values.sums.rows:
             self._open_window()
         sums = self._values.sums
         if self.root is None:
-            if id(module) not in self._candidates:
-                self._candidates[id(module)] = (module, model.trainable_elements(module), RowSums())
-            sums = self._candidates[id(module)][2]
+            sums = self._candidates.rows_of(module)
         sample = first_sample(args, kwargs)
         if sample is None:
             self.unobserved.add("rows")
         else:
             sums.add(sample)
+            if self.check.at == self.step + 1:
+                self.check.add(args, kwargs, int(sample.shape[0]))
             if self.sources:
                 self.sources.on_sample(sample)
         if self.profile:
             self.profile.start_forward(self.step)
         return True
+
+    def settle(self) -> None:
+        """Close the step whose optimizers have all been called; called when the next one's first forward is there."""
+        if self._calls:  # also inside an optimizer's closure: it belongs to the next step
+            self.close()
+        else:
+            self._settle_by_hand()
+
+    def _settle_by_hand(self) -> None:
+        if self._following is not None and self._by_hand.made_step(self._following, self._values):
+            self.unobserved.update(byhand.UNOBSERVED)
+            self.optimizer_steps += 1
+            self._calls += 1
+            self.close()
 
     def after_forward(self, training: bool | None) -> None:
         """Leave the forward phase; until backward starts the time still counts as forward (losses, reductions)."""
@@ -145,40 +131,52 @@ class Session:
             if not isinstance(loss, Tensor) or loss.numel() != 1:
                 self.unobserved.add("loss")
                 continue
-            value = getattr(loss, "_infrarsi_unscaled", loss)
+            value = loss.__dict__.get("_infrarsi_unscaled", loss)
             if isinstance(gradient, Tensor) and gradient.numel() == 1:
                 value = value.detach() * gradient.detach()
             self._values.add_loss(value)
         if self.profile:
             self.profile.start_backward(self.root)
 
+    @property
+    def heeds_backward_end(self) -> bool:
+        """Whether `after_backward` has anything to do."""
+        return self.profile is not None or not self._by_hand.ruled_out
+
     def after_backward(self) -> None:
-        """Leave the backward phase."""
+        """Leave the backward phase; an update by hand may follow, as long as no optimizer has been seen."""
         if self.profile:
             self.profile.end_backward()
+        if self._following is None or self._by_hand.ruled_out:
+            return
+        if self._by_hand.after_backward(self._following, [p for _, p in self.pairs], self._values.backward_calls):
+            self.on_gradients()
 
     def _choose_root(self) -> None:
         """Take the candidate with the most parameters as the root, and the rows that were counted for it."""
         if not self._candidates:
             self.unobserved.update(("rows", "parameters"))
             return
-        module, _, sums = max(self._candidates.values(), key=lambda item: item[1])
-        self._candidates.clear()
-        self.root = module
-        self.root_chosen(module)
+        self.root, _, sums, self.pairs = self._candidates.choose()
+        self.root_chosen(self.root)
         self._values.sums.merge(sums)
-        self.pairs = model.named(module)
         self.wire.send("model", rank=self.rank, parameters=model.describe(self.pairs))
-        self._begin_sketch()
+        self._follow()
         if self.plan.memory_bytes is not None and self.pairs and model.local(self.pairs[0][1]).device.type == "cpu":
             memory.limit_process(self.plan.memory_bytes)
 
-    def _begin_sketch(self) -> None:
-        self._sketch = UpdateSketch(self.pairs)
-        if self._sketch.sharded:
-            self.unobserved.update(("update_sketch", "parameter_hash", "grad_norm"))
+    def _follow(self) -> None:
+        self._following = self._reporter.following = Following(self.pairs)
+        self.unobserved |= self._following.unobserved
 
     # -- optimizer ----------------------------------------------------------------------------------------------
+
+    def on_gradients(self) -> None:
+        """The gradients of this step are complete, and as backward left them (or unscaled): write down a check step."""
+        if self.replay is not None:
+            self.replay.write(self)
+        elif self.check.at == self.step + 1 and self.root is not None:
+            self._entered += self.check.write(self)  # not the probe's own time: the step is left out of the window's
 
     def on_clip(self, norm: Tensor | float | None) -> None:
         """Count a clip; `norm` is the norm before clipping (None where values are clipped)."""
@@ -186,31 +184,44 @@ class Session:
         if norm is not None:
             self._values.add_norm(norm)
 
-    def before_step(self, optimizer: Optimizer) -> None:
-        """Note the hyper-parameters of an outermost optimizer step."""
+    def before_step(self, optimizer: Optimizer, closure: bool = False) -> None:
+        """Note hyper-parameters and gradients of an outermost optimizer step; a closure computes these within it."""
         self._depth += 1
         if self._depth > 1:
             return
         self.where = "optimizer"
+        self.on_gradients()
         self._entering = hyper.groups_of(optimizer)
+        self._by_hand.rule_out()
+        if not closure:
+            self._take_gradients(optimizer, late=False)
+        elif self._following is not None:
+            self._following.adopt(optimizer)
         if self.profile:
             self.profile.enter("optimizer")
 
-    def after_step(self, optimizer: Optimizer) -> None:
-        """Read what an outermost optimizer step left, and close the boundary if it was its last."""
+    def _take_gradients(self, optimizer: Optimizer, *, late: bool) -> None:
+        if self.root is None and not self.pairs:
+            self._without_root(optimizer)
+        if self._values.clip_calls == 0:
+            square = gradient_square([p for group in optimizer.param_groups for p in group["params"]])
+            scale = getattr(optimizer, "grad_scale", None)  # a fused step divides by the scaler's factor itself
+            if square is not None and isinstance(scale, Tensor) and not late:
+                square = square / scale.double().to(square.device).square()
+            if square is not None:
+                self._values.add_square(square)
+        if self._following is not None:
+            self._following.on_step(optimizer, late=late)
+
+    def after_step(self, optimizer: Optimizer, closure: bool = False) -> None:
+        """Count an outermost optimizer step, and close the boundary if it was its last."""
         self._depth -= 1
         if self._depth > 0:
             return
         self._depth = 0
         self.optimizer_steps += 1
-        if self.root is None and not self.pairs:
-            self._without_root(optimizer)
-        if self._values.clip_calls == 0:
-            square = gradient_square([p for group in optimizer.param_groups for p in group["params"]])
-            if square is not None:
-                self._values.add_square(square)
-        if self._sketch is not None and not self.in_backward:
-            self._sketch.update()
+        if closure:
+            self._take_gradients(optimizer, late=True)
         if self.profile:
             self.profile.leave(base="gap")
         self._count_call()
@@ -238,7 +249,7 @@ class Session:
         self.unobserved.update(("rows", "parameters"))
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self.pairs = [(f"optimizer.{index}", p) for index, p in enumerate(parameters)]
-        self._begin_sketch()
+        self._follow()
 
     # -- closing ------------------------------------------------------------------------------------------------
 
@@ -255,7 +266,8 @@ class Session:
         phases = self.profile.take(self.step) if self.profile else {}
         if first:
             self._open_window()
-        now = self._tick(edge=first or last)
+        now = self.clock()
+        self._reporter.tick(self.step, now, edge=first or last)
         self._send_values(now, phases)
         if self.sources and self.step == TRACED_STEPS:
             self.sources.stop_tracing()
@@ -264,6 +276,8 @@ class Session:
         for message in self.wire.poll():
             if message.get("t") == "stop":
                 self._stop_at = min(self._stop_at, int(message.get("after", 0)))
+            elif message.get("t") == "check":
+                self.check.order(int(message.get("step", 0)), self.step)
         if self.step >= self._stop_at:
             self.finish()
 
@@ -273,22 +287,13 @@ class Session:
         if self.profile:
             self.profile.open_window()
 
-    def _tick(self, *, edge: bool) -> float:
-        now = self.clock()
-        self.wire.send("tick", rank=self.rank, step=self.step, clock=now, **({"edge": True} if edge else {}))
-        return now
-
     def _send_values(self, now: float, phases: dict[str, float]) -> None:
         values, self._values = self._values, StepValues()
-        if self._sketch is not None:
-            values.sketch = self._sketch.take()
-            if values.sketch is None:
-                self._sketch.update(weighted=False)
-                values.sketch = self._sketch.take()
-        groups, self._step_groups = self._step_groups or self.groups, ()
-        if groups != self.groups:
-            self.groups, self._hyper_digest = groups, hyper.digest_of(groups)
-            self.wire.send("hyper", rank=self.rank, step=self.step, groups=hyper.message_of(groups))
+        closed = None
+        if self._following is not None:
+            closed = self._following.close()
+            self.unobserved |= self._following.unobserved
+        groups, self._step_groups = self._step_groups, ()
         fields = {
             "rank": self.rank,
             "step": self.step,
@@ -297,25 +302,39 @@ class Session:
             "rows": values.sums.rows,
             "tokens": values.sums.tokens,
             "clip_calls": values.clip_calls,
-            "hyper_digest": self._hyper_digest,
+            "hyper_digest": self._reporter.hyper(self.step, groups),
             "in_window": self.plan.warmup_steps < self.step <= self.plan.last_step,
             "check": False,
             "phases": [[name, seconds] for name, seconds in phases.items()],
         }
         if values.norm_square is None:
             self.unobserved.add("grad_norm")
-        self._outbox.add(fields, values)
-        self._outbox.flush()
+        self._reporter.add(fields, values, closed)
+
+    @property
+    def groups(self) -> tuple[hyper.Group, ...]:
+        """The hyper-parameters of the last step."""
+        return self._reporter.groups
+
+    @property
+    def compared(self) -> bool:
+        """Whether any step of an optimizer was compared with its shadow."""
+        return self._following is not None and self._following.compared
+
+    def salvage(self) -> None:
+        """Send what is known of the steps before an error; without waiting for anything."""
+        self._reporter.salvage()
 
     def finish(self) -> None:
         """End the rank: report, wait for the other ranks through the parent, report the end, leave the process."""
-        peaks = memory.peak()
-        self._outbox.flush(force=True)
+        peaks = highest(self.check.peak, memory.peak())
+        self._reporter.finish(alone=False)
         overhead = self.own_seconds + self.clock() - self._entered
         if self.profile:
             self.profile.close()
         self.wire.send("done", rank=self.rank, step=self.step)
         self.wire.wait("release", self.plan.timeout_seconds)
+        self.guard(self.check.write_final, self)
         self.wire.send("end", **end_message(self, peaks, overhead))
         self.wire.wait("bye", BYE_SECONDS)
         for stream in (sys.stdout, sys.stderr):
@@ -326,8 +345,7 @@ class Session:
         os._exit(0)
 
     def on_exit(self) -> None:
-        """The program ends by itself, before the window was full."""
-        if self._calls:
-            self.close()
-        self._outbox.flush(force=True)
+        """The program ends by itself, before the window was full. The other ranks may have gone: no collectives."""
+        self.settle()
+        self._reporter.finish(alone=True)
         self.wire.send("exit", rank=self.rank, steps=self.step)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from .model import local
 from .rows import RowSums, to_hex
+from .sharding import Number, norm_square, number_of, scales
 from .wire import Wire, finite
 
 MAX_NORM_ELEMENTS = 4 << 20
@@ -23,47 +24,51 @@ class StepValues:
         self.sums = RowSums()
         self.backward_calls = 0
         self.clip_calls = 0
-        self.loss: Tensor | None = None
-        self.norm_square: Tensor | None = None
+        self.loss: Number | None = None
+        self.norm_square: Number | None = None
         self.sketch: Tensor | None = None
+        self.shadow_error: Tensor | None = None
 
     def add_loss(self, value: Tensor) -> None:
         """Add one unscaled scalar that backward was called on."""
-        number = local(value).detach().double().reshape(())
+        number = number_of(local(value))
         self.loss = number if self.loss is None else self.loss + number
 
     def add_norm(self, norm: Tensor | float) -> None:
         """Combine a norm before clipping with the others of this step (root of the sum of squares)."""
-        number = local(norm).detach().double().reshape(()) if isinstance(norm, Tensor) else torch.tensor(float(norm))
-        self.add_square(number * number)
+        self.add_square(norm_square(norm) if isinstance(norm, Tensor) else float(norm) ** 2)
 
-    def add_square(self, square: Tensor) -> None:
+    def add_square(self, square: Number) -> None:
         """Combine the square of a gradient norm with the others of this step."""
-        square = square.double()
-        if self.norm_square is not None and square.device != self.norm_square.device:
-            square = square.to(self.norm_square.device)
+        if isinstance(square, Tensor) and isinstance(self.norm_square, Tensor):
+            square = square.to(self.norm_square.device, torch.float64)
         self.norm_square = square if self.norm_square is None else self.norm_square + square
 
 
 def gradient_square(parameters: list[Tensor]) -> Tensor | None:
-    """Return the squared norm of the gradients that are there.
+    """Return the squared norm of the gradients that are there; of shards, times their number (see `norm_square`).
 
     On CPU at most MAX_NORM_ELEMENTS are read, the first ones of each parameter in proportion, and scaled up.
     """
-    gradients = [local(p.grad).detach() for p in parameters if p.grad is not None and not p.grad.is_sparse]
-    gradients = [g for g in gradients if g.numel()]
+    found = [p.grad for p in parameters if p.grad is not None]
+    factors = scales(found)
+    gradients = [local(g).detach() for g in found]
+    gradients = [g.coalesce().values() if g.is_sparse else g for g in gradients]
+    if factors is not None or not all(g.numel() for g in gradients):
+        kept = [k for k, g in enumerate(gradients) if g.numel()]
+        gradients = [gradients[k] for k in kept]
+        factors = None if factors is None else factors[kept]
     if not gradients:
         return None
     total = sum(g.numel() for g in gradients)
-    share = MAX_NORM_ELEMENTS / total
+    share, parts = MAX_NORM_ELEMENTS / total, gradients
     if gradients[0].device.type == "cpu" and share < 1.0:
         parts = [g.reshape(-1)[: max(1, int(g.numel() * share))] for g in gradients]
-        scale = torch.tensor([g.numel() / p.numel() for g, p in zip(gradients, parts, strict=True)])
-    else:
-        parts, scale = gradients, None
+        read = torch.tensor([g.numel() / p.numel() for g, p in zip(gradients, parts, strict=True)])
+        factors = read if factors is None else read * factors
     first = parts[0].device
     norms = torch.stack([norm.to(first, torch.float64) for norm in torch._foreach_norm(parts)])
-    return (norms * norms * (scale if scale is not None else 1.0)).sum()
+    return (norms * norms if factors is None else norms * norms * factors.to(first)).sum()
 
 
 class Pending(NamedTuple):
@@ -72,12 +77,12 @@ class Pending(NamedTuple):
     fields: dict[str, Any]
     floats: Any
     integers: Any
-    has: tuple[bool, bool]
+    has: tuple[bool, ...]
     event: Any
 
 
 class Outbox:
-    """Sends the step records in order, each once its numbers have reached the host."""
+    """Sends the step records in order, each with the next tick after its numbers have reached the host."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -86,18 +91,18 @@ class Outbox:
     def add(self, fields: Mapping[str, Any], values: StepValues) -> None:
         """Queue one closed step; on CPU its numbers are already there."""
         totals = values.sums.totals()
-        scalars = (values.loss, values.norm_square)
-        has = (values.loss is not None, values.norm_square is not None)
-        tensors = [t for t in (*scalars, values.sketch, *(totals or ())) if t is not None]
+        scalars = (values.loss, values.norm_square, values.shadow_error)
+        has = tuple(scalar is not None for scalar in scalars)
+        tensors = [t for t in (*scalars, values.sketch, *(totals or ())) if isinstance(t, Tensor)]
         device = next((t.device for t in tensors if t.device.type != "cpu"), None)
         if device is None:
-            floats = [0.0 if t is None else t.item() for t in scalars]
+            floats = [0.0 if t is None else float(t) for t in scalars]
             floats += [] if values.sketch is None else values.sketch.tolist()
             integers = [t.item() for t in totals or ()]
             self._queue.append(Pending(dict(fields), floats, integers, has, None))
             return
-        zero = torch.zeros((), dtype=torch.float64, device=device)
-        parts = [(zero if t is None else t.to(device)).reshape(1) for t in scalars]
+        of: dict[str, Any] = {"dtype": torch.float64, "device": device}
+        parts = [torch.as_tensor(0.0 if t is None else t, **of).reshape(1) for t in scalars]
         parts += [] if values.sketch is None else [values.sketch.to(device)]
         on_host = _to_host(torch.cat(parts)), _to_host(torch.stack([t.to(device) for t in totals])) if totals else None
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -105,7 +110,7 @@ class Outbox:
         self._queue.append(Pending(dict(fields), *on_host, has, event))
 
     def flush(self, *, force: bool = False) -> None:
-        """Send what is there; with `force` also what is not, after a wait."""
+        """Hand on what is there; with `force` also what is not, after a wait."""
         while self._queue:
             pending = self._queue[0]
             if pending.event is not None and not force and not pending.event.query():
@@ -113,7 +118,7 @@ class Outbox:
             if pending.event is not None and force:
                 pending.event.synchronize()
             self._queue.popleft()
-            self._wire.send("step", **_record(pending))
+            self._wire.later("step", **_record(pending))
 
 
 def _to_host(tensor: Tensor) -> Tensor:
@@ -123,14 +128,15 @@ def _to_host(tensor: Tensor) -> Tensor:
 
 def _record(pending: Pending) -> dict[str, Any]:
     floats, integers = pending.floats, pending.integers
-    loss, square, *sketch = floats.tolist() if isinstance(floats, Tensor) else floats
+    loss, square, shadow, *sketch = floats.tolist() if isinstance(floats, Tensor) else floats
     numbers = integers.tolist() if isinstance(integers, Tensor) else integers
     rows, tokens, unique = numbers or (0, 0, None)
-    has_loss, has_norm = pending.has
+    has_loss, has_norm, has_shadow = pending.has
     return {
         **pending.fields,
         "loss": finite(loss) if has_loss else None,
         "grad_norm": finite(square**0.5) if has_norm else None,
+        "shadow_error": finite(shadow**0.5) if has_shadow else None,
         "update_sketch": [finite(value) for value in sketch],
         "row_hash": to_hex(rows),
         "token_hash": to_hex(tokens),

@@ -13,6 +13,13 @@ if TYPE_CHECKING:
     from infrarsi.propose.codemods.base import Codemod
 
 SOURCE = "catalogue"
+# Whose code a person has read or chosen: ours, and what the user brought as a file.
+_TRUSTED = (SOURCE, "patch-file")
+
+
+def is_trusted(patch: Patch) -> bool:
+    """Return whether a patch may run outside a sandbox; what a model or an agent wrote may not."""
+    return patch.source.partition(":")[0] in _TRUSTED
 
 
 def propose_patches(

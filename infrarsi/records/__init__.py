@@ -29,6 +29,7 @@ from infrarsi.records.contract import (
     Setting,
     Workload,
 )
+from infrarsi.records.replay import Examination, GradientGroup, ReplayCheck, ReplayFigure, figure_reason
 from infrarsi.records.trial import (
     Change,
     Measurement,
@@ -46,6 +47,7 @@ from infrarsi.records.verdict import (
     Envelope,
     Hardware,
     LedgerLine,
+    Moved,
     Noise,
     Pair,
     TraceStep,
@@ -68,6 +70,8 @@ __all__ = [
     "Digest",
     "Effect",
     "Envelope",
+    "Examination",
+    "GradientGroup",
     "Hardware",
     "HyperParameters",
     "Invariants",
@@ -76,6 +80,7 @@ __all__ = [
     "LedgerLine",
     "Level",
     "Measurement",
+    "Moved",
     "Noise",
     "Numerics",
     "Outcome",
@@ -84,6 +89,8 @@ __all__ = [
     "Parameter",
     "Patch",
     "RankEnd",
+    "ReplayCheck",
+    "ReplayFigure",
     "Scalar",
     "Scope",
     "Setting",
@@ -93,4 +100,5 @@ __all__ = [
     "Verdict",
     "Violation",
     "Workload",
+    "figure_reason",
 ]

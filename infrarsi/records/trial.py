@@ -16,7 +16,8 @@ class StepRecord:
 
     `loss` is the sum over the step's backward calls of what backward was called on, unscaled. `row_hash` and
     the token sums are order-independent (sums modulo 2**64, as hex) over the sample rows of this rank.
-    `unique_rows` is how many of its rows differ from each other; None where that was not observed.
+    `unique_rows` is how many of its rows differ from each other; None where that was not observed. `shadow_error` is
+    how far the parameters' change is from what their optimizer's rule makes of the gradients, relative to the latter.
     """
 
     rank: int
@@ -37,6 +38,7 @@ class StepRecord:
     check: bool = False
     phases: tuple[tuple[str, float], ...] = ()
     unique_rows: int | None = None
+    shadow_error: float | None = None
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ class Trial:
     number: int
     candidate: Candidate
     commit: str
-    role: Literal["search", "verify", "ablation", "calibration", "observe", "confirm"]
+    role: Literal["search", "verify", "ablation", "calibration", "observe", "confirm", "replay"]
     argv: tuple[str, ...]
     environment: tuple[tuple[str, str], ...]
     engine: str

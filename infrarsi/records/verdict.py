@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from infrarsi.records.contract import Candidate, Numerics
+from infrarsi.records.replay import ReplayFigure
 
 Decision = Literal["accepted", "rejected", "inconclusive"]
 
@@ -45,14 +46,30 @@ class Noise:
 
 
 @dataclass(frozen=True)
+class Moved:
+    """How far one honest change moved the baseline's numbers, relative."""
+
+    name: str
+    loss: float
+    grad_norm: float
+    update: float
+
+
+@dataclass(frozen=True)
 class Envelope:
-    """Relative tolerances of one numerics class, from honest perturbations, capped by the contract."""
+    """Relative tolerances of one numerics class, from honest perturbations, capped by the contract.
+
+    `moved` is what each of them showed; `limits` says for loss, gradient norm and update what the tolerance is:
+    measured, the least one (`floor`), or the contract's most (`cap`).
+    """
 
     numerics: Numerics
     loss: float
     grad_norm: float
     update: float
     perturbations: tuple[str, ...]
+    moved: tuple[Moved, ...] = ()
+    limits: tuple[Literal["measured", "floor", "cap"], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -84,7 +101,10 @@ class TraceStep:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What doctor learnt about this machine under this contract."""
+    """What doctor learnt about this machine under this contract.
+
+    `replay`: how far the baseline's own rounding takes its gradients from float64, and what is allowed, per precision.
+    """
 
     contract_digest: str
     commit: str
@@ -102,6 +122,7 @@ class Calibration:
     peak_flops: tuple[tuple[str, float], ...]
     mfu: float | None
     advice: tuple[str, ...] = ()
+    replay: tuple[ReplayFigure, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from infrarsi.contract.envelopes import SAFETY
 from infrarsi.records import Calibration, Hardware
+from infrarsi.report.examined import rounding_section
 from infrarsi.report.page import Page, Section, Table
 from infrarsi.report.text import duration, line, percent, plural, size
+
+LIMITS = {"floor": " +", "cap": " ^"}
 
 
 def doctor_page(calibration: Calibration, notes: Sequence[str] = ()) -> Page:
@@ -21,6 +25,7 @@ def doctor_page(calibration: Calibration, notes: Sequence[str] = ()) -> Page:
         _noise(calibration),
         _speed(calibration),
         _envelopes(calibration),
+        rounding_section(calibration.replay),
         _machine(calibration.hardware, calibration.peak_flops),
         Section("Notes", tuple(notes), key="notes"),
         Section("Advice", tuple(f"* {text}" for text in calibration.advice), key="advice"),
@@ -69,13 +74,26 @@ def _speed(calibration: Calibration) -> Section:
 
 
 def _envelopes(calibration: Calibration) -> Section:
-    rows = tuple(
-        (e.numerics, f"{e.loss:.1e}", f"{e.grad_norm:.1e}", f"{e.update:.1e}", line(", ".join(e.perturbations), 60))
-        for e in calibration.envelopes
+    """Each class' tolerances, what each is (measured, the least, the contract's cap), and what it comes from."""
+    rows: list[tuple[str, ...]] = []
+    known: set[str] = set()
+    for envelope in calibration.envelopes:
+        limits = envelope.limits or ("",) * 3
+        values = (envelope.loss, envelope.grad_norm, envelope.update)
+        cells = (f"{value:.1e}{LIMITS.get(limit, '')}" for value, limit in zip(values, limits, strict=True))
+        rows.append((envelope.numerics, *cells, "allowed"))
+        for moved in envelope.moved:
+            if moved.name not in known:
+                numbers = (f"{value:.1e}" for value in (moved.loss, moved.grad_norm, moved.update))
+                rows.append(("", *numbers, line(moved.name, 60)))
+        known |= {moved.name for moved in envelope.moved}
+    said = (
+        f"How far honest changes moved the baseline's numbers. A class allows {SAFETY:.0f} times the widest of its own",
+        "and of the stricter ones', not less than a floor (+), never more than the contract's cap (^).",
     )
-    header = ("numerics", "loss", "gradient norm", "update", "from honest changes")
-    said = ("How far honest changes move the baseline's numbers; a candidate may move them no further.",)
-    return Section("Envelopes", said if rows else (), Table(header, rows, numeric=(1, 2, 3)), key="envelopes")
+    header = ("numerics", "loss", "gradient norm", "update", "")
+    table = Table(header, tuple(rows), numeric=(1, 2, 3))
+    return Section("Envelopes", said if rows else (), table, key="envelopes")
 
 
 def _machine(machine: Hardware, peaks: Sequence[tuple[str, float]]) -> Section:

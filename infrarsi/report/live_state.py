@@ -7,6 +7,7 @@ from typing import Any
 
 from infrarsi.codec import decode
 from infrarsi.records import Candidate, Pair, Trial, Verdict
+from infrarsi.report.examined import examined_line
 from infrarsi.report.model import SpeedUp
 from infrarsi.report.replay import speed_up, what_failed
 from infrarsi.report.text import clean, describe, dollars, duration, first_line, plural, ratio, size, span
@@ -170,6 +171,8 @@ class LiveState:
                 if pair.voided:
                     return f"pair void: {first_line(pair.voided)}"
                 return f"pair: {duration(pair.baseline_step_seconds)} against {duration(pair.candidate_step_seconds)}"
+            case "examination":
+                return examined_line(body)
             case "ablation":
                 fate = "kept" if body["kept"] else "dropped"
                 return f"without {clean(body['removed'])}: {fate}, {first_line(body['reason'])}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from infrarsi.records import Budget, Effect, Hardware, Noise, Verdict, Violation
+from infrarsi.records import Budget, Effect, Examination, Hardware, Noise, Verdict, Violation
 
 RunStage = Literal["empty", "searching", "verifying", "finished"]
 
@@ -146,6 +146,8 @@ class Cost:
     llm_tokens: int
     dollars: float | None
     unpriced_calls: int
+    examined: int = 0
+    examined_device_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -198,6 +200,7 @@ class RunReport:
     data_level: str = ""
     numerics: str = ""
     unobserved: tuple[str, ...] = ()
+    examinations: tuple[tuple[str, str, Examination], ...] = ()
 
     @property
     def search_trials(self) -> tuple[TrialRow, ...]:

@@ -13,6 +13,7 @@ from infrarsi.report.doctor import doctor_page
 from infrarsi.report.init import init_page
 from infrarsi.report.page import Page
 from infrarsi.report.run_page import run_page
+from infrarsi.report.selftest import list_page, selftest_page
 from infrarsi.report.verify import verify_page
 
 READERS: dict[str, Callable[[Any], Page]] = {
@@ -27,6 +28,8 @@ READERS: dict[str, Callable[[Any], Page]] = {
     "GcResult": results.gc_page,
     "LaunchPlan": results.launch_page,
     "DemoResult": results.demo_page,
+    "SelfTestResult": selftest_page,
+    "CaseList": list_page,
 }
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from infrarsi.codec import decode
-from infrarsi.records import Effect, LedgerLine, Pair, Trial, Verdict
+from infrarsi.records import Effect, Examination, LedgerLine, Pair, Trial, Verdict
 from infrarsi.report.model import Ablation, Interrupted, Refusal, RunStage, SpeedUp
 
 
@@ -45,6 +45,7 @@ class Replay:
     ablations: list[Ablation] = field(default_factory=list)
     effects: tuple[Effect, ...] = ()
     calls: list[dict[str, Any]] = field(default_factory=list)
+    examinations: list[tuple[str, str, Examination]] = field(default_factory=list)
 
     def fold(self, line: LedgerLine) -> None:
         """Take one line in; kinds of a newer version are left out."""
@@ -68,6 +69,9 @@ class Replay:
                 self.pairs.setdefault((body["stage"], body["number"]), []).append(decode(Pair, body["pair"]))
             case "verdict":
                 self.verdicts.append((body["stage"], body["number"], decode(Verdict, body["verdict"])))
+            case "examination":
+                examination = decode(Examination, body["examination"])
+                self.examinations.append((body["stage"], body["subject"], examination))
             case "ablation":
                 speedup = speed_up(body["speedup"], body["low"], body["high"])
                 self.ablations.append(Ablation(body["removed"], body["kept"], speedup, body["reason"]))

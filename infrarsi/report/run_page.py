@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from infrarsi.records import Effect
+from infrarsi.report.examined import examined_section
 from infrarsi.report.model import Component, PathAudit, RunReport, SpeedUp, TrialRow, VerdictRow
 from infrarsi.report.page import Page, Section, Table, Tone
 from infrarsi.report.text import dollars, duration, first_line, line, percent, plural, ratio, size, span
@@ -20,6 +21,7 @@ def run_page(report: RunReport) -> Page:
         _facts(report),
         _winner(report),
         _verdicts(report),
+        examined_section(report.examinations),
         _ablations(report),
         _trials(report),
         _refused(report),
@@ -185,6 +187,11 @@ def _cost(report: RunReport) -> Section:
     ]
     if cost.interrupted:
         said.append(f"{plural(cost.interrupted, 'trial')} interrupted: that cost is not known and not in these sums.")
+    if cost.examined:
+        seconds = duration(cost.examined_device_seconds)
+        said.append(
+            f"{plural(cost.examined, 'examination')} by replay took {seconds} of device time beside the trials."
+        )
     if cost.llm_calls:
         unpriced = f"; {plural(cost.unpriced_calls, 'call')} without a known price" if cost.unpriced_calls else ""
         calls = plural(cost.llm_calls, "model call")

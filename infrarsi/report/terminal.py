@@ -51,7 +51,7 @@ def show(page: Page, console: Console) -> None:
         _show_section(section, console)
     if page.next_command:
         console.print()
-        console.print(Text.assemble(("next: ", "dim"), (clean(page.next_command), "bold")))
+        console.print(Text.assemble(("next: ", "dim"), (clean(page.next_command), "bold")), soft_wrap=True)
 
 
 def _show_section(section: Section, console: Console) -> None:
@@ -90,6 +90,6 @@ def _show_diff(diff: str, console: Console) -> None:
     for text in lines[:MAX_DIFF_LINES]:
         header = text.startswith(("+++", "---", "diff "))
         style = "bold" if header else DIFF_STYLES.get(text[:1], "")
-        console.print(Text(clean(text), style=style))
+        console.print(Text(clean(text), style=style), soft_wrap=True)  # a patch with broken lines is no patch
     if len(lines) > MAX_DIFF_LINES:
         console.print(Text(f"… {len(lines) - MAX_DIFF_LINES} more lines: git diff shows them", style="dim"))

@@ -82,6 +82,7 @@ def from_ledger(
         data_level=contract.workload.data_level if contract else "",
         numerics=contract.invariants.numerics if contract else "",
         unobserved=contract.invariants.unobserved if contract else (),
+        examinations=tuple(run.examinations),
     )
 
 
@@ -178,4 +179,6 @@ def _cost(run: Replay) -> Cost:
         llm_tokens=sum(int(call.get("input_tokens") or 0) + int(call.get("output_tokens") or 0) for call in run.calls),
         dollars=None if unpriced else math.fsum(price for price in prices if price is not None),
         unpriced_calls=unpriced,
+        examined=len(run.examinations),
+        examined_device_seconds=math.fsum(e.device_seconds for *_, e in run.examinations),
     )

@@ -8,6 +8,7 @@ same cause: cutting ordinary slow or fast baselines off would bend the ratios th
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from infrarsi.records import Noise
 
@@ -40,6 +41,17 @@ def contaminated(
         direction = "slower" if moved > 0 else "faster"
         return f"the baseline was {abs(math.expm1(moved)):.0%} {direction} than usual here"
     return ""
+
+
+def calm(pressures: Sequence[float]) -> tuple[int, ...]:
+    """Return which of several executions of one commit were left alone: by the limits that void a pair.
+
+    Where fewer than two were, the machine is like that, and all of them count.
+    """
+    least = min(pressures, default=0.0)
+    limit = min(PRESSURE_LIMIT, least + PRESSURE_DIFFERENCE)
+    found = tuple(n for n, pressure in enumerate(pressures) if pressure <= limit)
+    return found if len(found) > 1 else tuple(range(len(pressures)))
 
 
 def drift_limit(noise: Noise) -> float:

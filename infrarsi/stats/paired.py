@@ -5,7 +5,11 @@ rate is split over the finalists (the best of k is not one) and over the looks (
 dependence between looks and finalists, and for any stopping). Looks with more pairs get more of it, since with two
 degrees of freedom even a tenth of a percent hardly helps.
 
-Rejecting needs no such split: it promotes nothing. What can be told neither way is inconclusive, never a win or a loss.
+Rejecting promotes nothing, so it needs no split over finalists: its looks together wrong a candidate above the floor
+with at most the same error rate. What can be told neither way is inconclusive, never a win or a loss.
+
+Both arms are taken to scatter alike. What no procedure sees in nine pairs: a candidate that, alone, is slow in one
+execution of ten. It is judged by the executions that it showed.
 """
 
 from __future__ import annotations
@@ -33,6 +37,12 @@ class Design:
         """Return the one-sided error that look number `look` (from 0) of one finalist may spend."""
         weights = [pairs - 1 for pairs in self.pairs_per_look]
         return self.error_rate / max(1, self.finalists) * weights[look] / sum(weights)
+
+    def rejection_alpha(self, look: int) -> float:
+        """Return the one-sided error that a rejection at `look` may spend: at the last one what the others left."""
+        if look < len(self.pairs_per_look) - 1:
+            return self.alpha(look)
+        return self.error_rate - sum(self.alpha(earlier) for earlier in range(look))
 
 
 @dataclass(frozen=True)
@@ -66,9 +76,9 @@ def judge(pairs: Sequence[Pair], *, floor: float, design: Design, look: int) -> 
         return Judgement("rejected", speedup, low, high, f"at most {high:.3f}x, below the floor of {bar:.3f}x")
     if not last:
         return Judgement(None, speedup, low, high, f"between {low:.3f}x and {high:.3f}x: more pairs are needed")
-    plain = interval(logs, design.error_rate)[2]
-    if plain < bar:
-        reason = f"no gain is visible: {speedup:.3f}x measured, the floor of {bar:.3f}x is out of reach"
+    most = interval(logs, design.rejection_alpha(look))[2]
+    if most < bar:
+        reason = f"no gain is visible: {speedup:.3f}x measured, at most {most:.3f}x; the floor is {bar:.3f}x"
         return Judgement("rejected", speedup, low, high, reason)
     reason = f"{len(logs)} pairs leave it open: between {low:.3f}x and {high:.3f}x, the floor is {bar:.3f}x"
     return Judgement("inconclusive", speedup, low, high, reason)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from infrarsi.records import HyperParameters, Measurement, Parameter, RankEnd, StepRecord, Violation
@@ -21,7 +21,7 @@ MAX_VIOLATIONS = 20
 class Rank:
     """What one rank has reported so far. Ticks are (parent's clock, rank's clock) by step.
 
-    `last_step`: the last optimizer step that it has closed.
+    `last_step`: the last optimizer step that it has closed. `checked`: the check step that it has written down.
     """
 
     rank: int
@@ -33,6 +33,7 @@ class Rank:
     done: int | None = None
     end: RankEnd | None = None
     last_step: int = 0
+    checked: int | None = None
 
 
 class Collector:
@@ -121,6 +122,9 @@ class Collector:
     def _hyper(self, rank: Rank, message: dict[str, Any], arrival: float) -> None:
         rank.hyper.extend(fields.hyper_parameters(message, fields.whole(message, "step")))
 
+    def _checked(self, rank: Rank, message: dict[str, Any], arrival: float) -> None:
+        rank.checked = fields.whole(message, "step")
+
     def _done(self, rank: Rank, message: dict[str, Any], arrival: float) -> None:
         rank.done = fields.whole(message, "step")
 
@@ -138,8 +142,11 @@ class Collector:
     def _exit(self, rank: Rank, message: dict[str, Any], arrival: float) -> None:
         """The program ended by itself: its steps say how far it came, and the guard says how it ended."""
 
-    def records(self, opens_after: int, closes_after: int) -> tuple[StepRecord, ...]:
-        """Return every step of every rank that has both its tick and its values, by step and rank."""
+    def records(self, opens_after: int, closes_after: int, checked: int | None = None) -> tuple[StepRecord, ...]:
+        """Return every step of every rank that has both its tick and its values, by step and rank.
+
+        `checked` is the step that we ordered to be checked: the only one that is left out of the time.
+        """
         result = []
         for rank in self.ranks.values():
             for step, message in rank.steps.items():
@@ -151,7 +158,8 @@ class Collector:
                     )
                 except fields.Malformed as error:
                     self.violate("protocol", f"rank {rank.rank}, step {step}: {error}")
-        return tuple(sorted(result, key=lambda r: (r.step, r.rank)))
+        marked = (replace(r, check=True) if r.step == checked else r for r in result)
+        return tuple(sorted(marked, key=lambda r: (r.step, r.rank)))
 
     def ends(self) -> tuple[RankEnd, ...]:
         """Return the ranks' ends, by rank."""
@@ -163,6 +171,7 @@ _HANDLERS: dict[str, Callable[[Collector, Rank, dict[str, Any], float], None]] =
     "tick": Collector._tick,
     "step": Collector._step,
     "hyper": Collector._hyper,
+    "checked": Collector._checked,
     "done": Collector._done,
     "end": Collector._end,
     "error": Collector._error,

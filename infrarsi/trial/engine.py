@@ -36,6 +36,7 @@ class Execution:
     """Everything one execution showed. `violations` are of ring "time" (clocks, protocol); the rest is the caller's.
 
     `pressure`: share of the timed window in which other processes kept this machine's CPUs from the trial, 0 to 1.
+    `checked`: the secret check step that every rank has written down, where one was asked for.
     """
 
     outcome: Outcome
@@ -49,6 +50,7 @@ class Execution:
     device_seconds: float
     pressure: float
     log_tail: str
+    checked: int | None = None
 
 
 class Engine(Protocol):

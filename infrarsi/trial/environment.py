@@ -27,8 +27,23 @@ PASSED = frozenset((
 ))
 PASSED_PREFIXES = ("LC_", "NCCL_")
 HARNESS = frozenset((
-    "PATH", "PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONUSERBASE", "PYTHONNOUSERSITE", "HOME", "TMPDIR",
+    "PATH", "HOME", "TMPDIR", "TMP", "TEMP", "USER", "LOGNAME", "SHELL", "GLOO_SOCKET_IFNAME",
+    "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME",
+    "CUDA_CACHE_PATH",
+    # Files and commands that a shell or a library runs by itself.
+    "BASH_ENV", "ENV", "SHELLOPTS", "BASHOPTS", "PS4", "PROMPT_COMMAND", "IFS", "GCONV_PATH", "LOCPATH",
+    "OMP_TOOL_LIBRARIES", "CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH", "OPENSSL_CONF",
 ))
+HARNESS_PREFIXES = ("INFRARSI_", "GIT_", "PET_", "TORCHELASTIC_", "PYTHON", "LD_", "BASH_FUNC_")
+# Of Python's own variables those that choose no code.
+PLAIN_PYTHON = frozenset((
+    "PYTHONHASHSEED", "PYTHONMALLOC", "PYTHONUNBUFFERED", "PYTHONOPTIMIZE", "PYTHONWARNINGS", "PYTHONUTF8",
+    "PYTHONIOENCODING", "PYTHONFAULTHANDLER", "PYTHONNODEBUGRANGES", "PYTHON_GIL", "PYTHON_JIT", "PYTHON_CPU_COUNT",
+))
+# The only libraries that may be loaded before all others, from a folder of the system (`doctor` proposes them).
+PRELOADED = re.compile(
+    r"/(usr|lib|lib64|opt)/[\w./+-]*/?lib(tcmalloc(_minimal)?|jemalloc|mimalloc|iomp5|omp|gomp)(-\w+)?\.so[\d.]*"
+)
 SECRET_WORDS = frozenset((
     "KEY", "APIKEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "CREDENTIALS", "COOKIE",
     "AUTH",
@@ -46,9 +61,14 @@ def is_secret(name: str) -> bool:
     return bool(SECRET_WORDS & set(re.split(r"[_\W]+", name.upper())))
 
 
-def is_allowed_override(name: str) -> bool:
-    """Return whether the contract or a candidate may set this variable."""
-    return not (is_secret(name) or name in HARNESS or name.startswith(("INFRARSI_", "GIT_", "PET_", "TORCHELASTIC_")))
+def is_allowed_override(name: str, value: str = "") -> bool:
+    """Return whether the contract or a candidate may set this variable (to this value)."""
+    if name == "LD_PRELOAD":
+        parts = re.split(r"[: ]+", value.strip()) if value.strip() else []
+        return all(PRELOADED.fullmatch(part) and ".." not in part for part in parts)
+    if name in PLAIN_PYTHON:
+        return True
+    return not (is_secret(name) or name in HARNESS or name.startswith(HARNESS_PREFIXES))
 
 
 def base_environment(scratch: Path) -> dict[str, str]:
@@ -136,6 +156,18 @@ def interpreter(program: str) -> Interpreter:
             f"the interpreter {program} does not start", why=str(error), hint="try it by hand: " + found + " -c ''"
         ) from error
     return Interpreter(executable, user_base, tuple(dict.fromkeys(Path(f) for f in folders)))
+
+
+@functools.cache
+def installed_names(program: str) -> frozenset[str]:
+    """Return the top-level names that can be imported from the interpreter's packages; none where it does not start."""
+    try:
+        folders = interpreter(program).folders
+    except TrialError:
+        return frozenset()
+    entries = (entry for folder in folders if folder.is_dir() for entry in folder.iterdir())
+    packages = (e.name.partition(".")[0] for e in entries if e.suffix in (".py", ".so") or (e / "__init__.py").exists())
+    return frozenset(name for name in packages if name.isidentifier())
 
 
 def locate(program: str, root: Path) -> str:

@@ -33,6 +33,7 @@ def step_record(
         hyper_digest=str(message.get("hyper_digest", "")),
         in_window=in_window,
         unique_rows=None if message.get("unique_rows") is None else whole(message, "unique_rows"),
+        shadow_error=_optional(message, "shadow_error"),
         check=False,  # which steps are left out of the time is never the rank's to say
         phases=tuple((str(n), _number(v)) for n, v in _pairs(message.get("phases") or [])),
     )

@@ -81,11 +81,17 @@ class LocalEngine:
             listener.setblocking(False)
             environment = trial_environment(plan, self.inject, scratch, orders)
             argv = _with_interpreter(plan, environment)
+            for folder in (plan.log.parent, *_outputs(plan)):
+                folder.mkdir(parents=True, exist_ok=True)
             if sandboxed:
-                readable = (*plan.readable, *sandboxes.interpreter_folders(argv), self.inject.parent)
-                writable = (*plan.writable, plan.worktree, plan.cache_dir, scratch)
+                readable = (
+                    *plan.readable,
+                    *_section_paths(plan),
+                    *sandboxes.interpreter_folders(argv),
+                    self.inject.parent,
+                )
+                writable = (*plan.writable, plan.worktree, plan.cache_dir, scratch, *_outputs(plan))
                 argv = sandboxes.wrap(argv, sandboxes.View(plan.worktree, plan.original_root, writable, readable))
-            plan.log.parent.mkdir(parents=True, exist_ok=True)
             guarded = Guarded.start(
                 argv,
                 environment=environment,
@@ -150,6 +156,15 @@ class LocalEngine:
         if handle not in self._handles:
             raise TrialError(f"there is no trial {handle} here", code="unknown-trial")
         return self._handles[handle]
+
+
+def _outputs(plan: TrialPlan) -> tuple[Path, ...]:
+    """The folders that the probe writes check steps and replayed gradients to."""
+    return tuple(path for path in (plan.dump, plan.out) if path is not None)
+
+
+def _section_paths(plan: TrialPlan) -> tuple[Path, ...]:
+    return tuple(dict.fromkeys(path for s in plan.sections for path in (s.weights.parent, s.rows)))
 
 
 def _lost(session: Session) -> Execution:

@@ -11,8 +11,8 @@ from typing import Any, Literal
 from infrarsi.records import Candidate
 
 Sandbox = Literal["auto", "off", "required"]
-Mode = Literal["trial", "observe", "profile"]
-Role = Literal["search", "verify", "ablation", "calibration", "observe", "confirm"]
+Mode = Literal["trial", "observe", "profile", "replay"]
+Role = Literal["search", "verify", "ablation", "calibration", "observe", "confirm", "replay"]
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,24 @@ class Deadlines:
 
 
 @dataclass(frozen=True)
+class Section:
+    """One step of a replay: whose weights (a file), whose rows (the folder of a check step), under which precision."""
+
+    weights: Path
+    rows: Path
+    autocast: bool = False
+
+
+@dataclass(frozen=True)
 class TrialPlan:
     """One execution of one candidate. `argv[0]` is the training interpreter, or the shell of a launch script.
 
     `untrusted`: the worktree holds code that a model or an agent wrote; it runs in a sandbox or, where the user said
     `sandbox = "off"`, without one, and is refused otherwise. `readable`: paths outside the repository that the training
     reads; `writable`: paths outside the worktree that it may write.
+    `dump`: where one secret check step of the timed window, and the weights at its end, are written; None: no check.
+    `check_step`: that step where it is no secret (the baseline's).
+    `sections`: what a replay (mode "replay") goes through, one optimizer step each; its gradients go to `out`.
     """
 
     id: str
@@ -63,6 +75,10 @@ class TrialPlan:
     writable: tuple[Path, ...] = ()
     readable: tuple[Path, ...] = ()
     untrusted: bool = False
+    dump: Path | None = None
+    check_step: int | None = None
+    sections: tuple[Section, ...] = ()
+    out: Path | None = None
 
     @property
     def opens_after(self) -> int:
@@ -93,6 +109,9 @@ def probe_orders(plan: TrialPlan, *, token: str, socket: Path) -> dict[str, Any]
         # Compiled kernels are modules of the compile cache, which may lie below the user's own git directory.
         "scope_roots": [str(plan.worktree), str(plan.cache_dir)],
         "original_root": str(plan.original_root),
+        "dump": str(plan.dump) if plan.dump else None,
+        "sections": [{"weights": str(s.weights), "rows": str(s.rows), "autocast": s.autocast} for s in plan.sections],
+        "out": str(plan.out) if plan.out else None,
     }
 
 
@@ -115,8 +134,11 @@ def trial_environment(plan: TrialPlan, inject: Path, scratch: Path, plan_file: P
             "PET_MASTER_PORT": str(env.free_port()),
         }
     )
+    if plan.mode == "replay":
+        # Mathematics, not machine code: one step is not worth a compilation, and compiled code is judged by its trial.
+        result["TORCHDYNAMO_DISABLE"] = "1"
     own = dict(plan.environment)
-    result.update({name: value for name, value in own.items() if env.is_allowed_override(name)})
+    result.update({name: value for name, value in own.items() if env.is_allowed_override(name, value)})
     # torchrun's own default, said explicitly.
     if plan.world_size > 1:
         result.setdefault("OMP_NUM_THREADS", "1")

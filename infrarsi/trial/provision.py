@@ -23,16 +23,19 @@ def provision(
     setup: Sequence[str],
     *,
     sandbox: Sandbox = "auto",
+    untrusted: bool = False,
     timeout_seconds: float = SETUP_SECONDS,
 ) -> None:
     """Link each declared data path that the commit does not hold, then run `setup` (one argv) in the worktree.
 
-    What the commit holds is never replaced. Raises TrialError for missing data and for a failing set-up.
+    What the commit holds is never replaced. `untrusted`: the set-up runs code of a model or an agent. Raises TrialError
+    for missing data and for a failing set-up.
     """
     for name in data:
         _link(worktree, original_root, name)
     if setup:
-        _set_up(worktree, original_root, tuple(setup), sandbox, timeout_seconds)
+        sandboxed = sandboxes.wanted(sandbox, untrusted=untrusted)
+        _set_up(worktree, original_root, tuple(setup), sandboxed, timeout_seconds)
 
 
 def _link(worktree: Path, original_root: Path, name: str) -> None:
@@ -75,7 +78,7 @@ def _link_missing(target: Path, source: Path) -> None:
 
 
 def _set_up(
-    worktree: Path, original_root: Path, argv: tuple[str, ...], sandbox: Sandbox, timeout_seconds: float
+    worktree: Path, original_root: Path, argv: tuple[str, ...], sandboxed: bool, timeout_seconds: float
 ) -> None:
     scratch = Path(tempfile.mkdtemp(prefix="irsi-setup-"))
     try:
@@ -83,7 +86,7 @@ def _set_up(
         del environment["INFRARSI_PLAN"]
         if is_python(argv[0]):
             argv = (interpreter(locate(argv[0], original_root)).executable, *argv[1:])
-        if sandboxes.wanted(sandbox, untrusted=False):
+        if sandboxed:
             view = sandboxes.View(
                 worktree, original_root, writable=(worktree, scratch), readable=sandboxes.interpreter_folders(argv)
             )

@@ -15,7 +15,18 @@ from infrarsi.trial.environment import interpreter, is_python
 from infrarsi.trial.plan import Sandbox
 
 DEVICES = ("/dev/nvidia*", "/dev/nvidia-caps", "/dev/kfd", "/dev/dri", "/dev/infiniband")
-ISOLATION = ("--die-with-parent", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts")
+# Root keeps its capabilities in bubblewrap unless told otherwise, and could mount everything writable again.
+ISOLATION = (
+    *("--die-with-parent", "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"),
+    *("--cap-drop", "ALL"),
+)
+# Root may write kernel settings without any capability (`core_pattern` names a program that runs outside).
+SYSTEM = (
+    *("--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--ro-bind-try", "/proc/sys", "/proc/sys"),
+    *("--ro-bind-try", "/proc/sysrq-trigger", "/proc/sysrq-trigger"),
+)
+# Where people keep secrets beside their code; a training that needs such a file does not get it.
+SECRET_FILES = (".env", ".env.*", ".netrc", ".npmrc", ".pypirc", ".git-credentials", "*.pem", "*.key", "secrets.*")
 
 
 @dataclass(frozen=True)
@@ -42,7 +53,7 @@ def available() -> Availability:
     program = shutil.which("bwrap")
     if program is None:
         return Availability(False, "bwrap (bubblewrap) is not installed")
-    argv = [program, "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", *ISOLATION, "true"]
+    argv = [program, *SYSTEM, *ISOLATION, "true"]
     try:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -70,6 +81,20 @@ def wanted(sandbox: Sandbox, *, untrusted: bool) -> bool:
     return False
 
 
+def advice(sandbox: Sandbox) -> str:
+    """Return in plain words whether trials are kept apart from the rest of this machine, and what can be done."""
+    state = available()
+    if sandbox == "off":
+        how = " although bubblewrap works here" if state.works else ""
+        return f'trials run without a sandbox{how}: infrarsi.toml says sandbox = "off" under [launch]'
+    if state.works:
+        return "trials run in a sandbox: no network, HOME hidden, everything read-only but their own worktree"
+    return (
+        f"trials run without a sandbox ({state.why}): patches written by a model are refused; "
+        'install bubblewrap, or say sandbox = "off" under [launch] in infrarsi.toml'
+    )
+
+
 def interpreter_folders(argv: Sequence[str]) -> tuple[Path, ...]:
     """Return the folders that the command's interpreter loads from: a venv often lies in HOME or in the repository."""
     program = argv[0] if is_python(argv[0]) else "python3"
@@ -86,7 +111,7 @@ def wrap(argv: Sequence[str], view: View) -> tuple[str, ...]:
     """Return the command that runs `argv` in the sandbox, from the worktree, with the environment it is given."""
     program = shutil.which("bwrap") or "bwrap"
     hidden = [folder for folder in _hidden() if folder.is_dir()]
-    result = [program, *ISOLATION, "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]
+    result = [program, *ISOLATION, *SYSTEM]
     for pattern in DEVICES:
         for device in sorted(Path("/").glob(pattern.lstrip("/"))):
             result += ["--dev-bind", str(device), str(device)]
@@ -104,7 +129,21 @@ def wrap(argv: Sequence[str], view: View) -> tuple[str, ...]:
     if pointer.is_file():
         # Our own git calls follow this file afterwards: a trial must not lead them elsewhere.
         result += ["--ro-bind", str(pointer), str(pointer)]
+    for path in _secrets(view):
+        result += ["--ro-bind", "/dev/null", str(path)]
     return (*result, "--chdir", str(view.worktree), "--", *argv)
+
+
+def _secrets(view: View) -> Iterator[Path]:
+    """Files that may hold a token: git's configuration (`https://user:token@host`), and what `SECRET_FILES` names.
+
+    Without its configuration git still answers `rev-parse`, `log` and the like.
+    """
+    for folder in _git_folders(view.worktree):
+        yield from (path for name in ("config", "credentials") if (path := folder / name).is_file())
+        yield from (path for path in folder.glob("worktrees/*/config.worktree") if path.is_file())
+    found = {path for pattern in SECRET_FILES for path in view.original_root.glob(pattern)}
+    yield from sorted(path for path in found if path.is_file() and not path.is_symlink())
 
 
 def _hidden() -> Iterator[Path]:

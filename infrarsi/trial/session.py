@@ -22,6 +22,7 @@ from infrarsi.trial.engine import Execution, Progress
 from infrarsi.trial.outcome import Evidence, classify
 from infrarsi.trial.plan import TrialPlan
 from infrarsi.trial.pressure import TICKS_PER_SECOND
+from infrarsi.trial.secretstep import SecretStep
 from infrarsi.trial.supervise import Guarded, GuardStatus
 
 MAX_LINE_BYTES = 64 * 2**20
@@ -64,6 +65,7 @@ class Session:
         self.wake_read, self.wake_write = os.pipe()
         self.requests: set[Literal["stop", "cancel"]] = set()
         self.stop_sent = False
+        self.secret = SecretStep(plan.opens_after, plan.closes_after, fixed=plan.check_step) if plan.dump else None
         self._cpu = (self.started, 0)
         self._looked = 0.0
         self._first_tick: float | None = None
@@ -198,6 +200,8 @@ class Session:
             return self._give_up()
         if "stop" in self.requests and not self.stop_sent:
             self._stop_early()
+        if self.secret is not None:
+            self._check(self.secret)
         if self.collector.all_done and not self.released:
             self.released = True
             self._done_at = now
@@ -210,6 +214,17 @@ class Session:
             self._looked = now
             self._note_cpu(now, self.guarded.look())
         return self._check_deadlines(now)
+
+    def _check(self, secret: SecretStep) -> None:
+        """Announce the secret step when its time has come, and let the ranks go on when all have written it."""
+        ranks = list(self.collector.ranks.values())
+        furthest = max((rank.last_step for rank in ranks), default=0)
+        if not self.stop_sent:
+            step = secret.order(self.collector.last_step, furthest, self.progress().timed_step_seconds)
+            if step is not None:
+                self._broadcast({"t": "check", "step": step})
+        if secret.resume([rank.checked for rank in ranks], [rank.last_step for rank in ranks]):
+            self._broadcast({"t": "resume"})
 
     def _stop_early(self) -> None:
         """Close the window a few steps from now: no rank may be past that step when it hears of it."""
@@ -263,7 +278,8 @@ class Session:
         plan, collector = self.plan, self.collector
         log = read_log(plan.log, self.log_bytes)
         assert self.guard_status is not None
-        steps = collector.records(plan.opens_after, self.closes_after)
+        checked = self.secret.checked if self.secret else None
+        steps = collector.records(plan.opens_after, self.closes_after, checked)
         ends = collector.ends()
         evidence = Evidence(
             exit_code=self.guard_status.exit_code,
@@ -303,6 +319,7 @@ class Session:
             device_seconds=wall * plan.world_size,
             pressure=pressure.between(self.opened, self.closed) if self.opened and self.closed else 0.0,
             log_tail=log[-LOG_TAIL_BYTES:],
+            checked=checked,
         )
 
 

@@ -1,10 +1,12 @@
 """Locked data: every byte, folders file by file, links followed."""
 
 import hashlib
+import os
+import time
 
 import pytest
 
-from infrarsi.contract.data import check_data, digest_data
+from infrarsi.contract.data import check_data, data_signature, data_touched, digest_data
 from infrarsi.errors import ContractError, UsageError
 
 
@@ -59,3 +61,18 @@ def test_missing_and_outside_names_are_refused(root):
         digest_data(root, ["../data"])
     with pytest.raises(UsageError, match="not below the repository"):
         digest_data(root, ["/etc/passwd"])
+
+
+def test_data_that_is_put_back_was_written_all_the_same(root):
+    """R-A1: same bytes, same size, same modification time, same inode."""
+    names, path = ["data/train.bin"], root / "data/train.bin"
+    before, status, content = data_signature(root, names), path.stat(), path.read_bytes()
+    time.sleep(0.02)
+    with path.open("r+b") as file:
+        file.write(b"xyz")
+    path.write_bytes(content)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert (path.stat().st_mtime_ns, path.stat().st_ino) == (status.st_mtime_ns, status.st_ino)
+    (violation,) = data_touched(before, data_signature(root, names))
+    assert "data/train.bin was written during the trial" in violation.message
+    assert data_touched(before, before) == ()

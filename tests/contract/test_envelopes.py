@@ -137,6 +137,28 @@ def test_an_envelope_is_four_times_the_widest_honest_change():
     assert envelope.perturbations == ("repeat 1", "threads", "micro-batch")
 
 
+def test_an_envelope_says_what_it_comes_from_and_what_it_is():
+    """R-A4: stored with the calibration."""
+    envelope = calibrate("reorder", [run()], {"threads": run(2e-5), "wild": run(-4e-5, gain=0.5)}, CAPS["reorder"])
+    assert [m.name for m in envelope.moved] == ["threads", "wild"]
+    assert [m.loss for m in envelope.moved] == pytest.approx([2e-5, 4e-5])
+    assert envelope.limits == ("measured", "cap", "floor")
+
+
+def test_window_means_that_agree_by_chance_make_no_narrow_envelope():
+    """R-A6: two windows over other rows may have the same mean; their steps say how far the next one lies."""
+    caps = {c.numerics: c for c in default_caps("sampled")}
+    lucky = tuple(
+        dataclasses.replace(t, loss=t.loss + 0.05 * (-1) ** (t.step // 2)) for t in run(rows="b", steps=12)
+    )  # fmt: skip
+    reference = run(steps=12)
+    assert deviation(reference, lucky).loss < 1e-6
+    (moved,) = calibrate("reorder", [reference], {"seed": lucky}, caps["reorder"], data_level="sampled").moved
+    mean = sum(t.loss for t in reference) / 12
+    independent = 0.05 * math.sqrt(12 / 11) / math.sqrt(12) / mean
+    assert 0.999 * independent < moved.loss < 1.5 * independent
+
+
 def test_an_envelope_has_a_floor_and_a_cap():
     """R-A4: bit-exact repeats do not make a zero-width tolerance, a noisy calibration does not loosen it."""
     tight = calibrate("reorder", [run(), run()], {}, CAPS["reorder"])

@@ -6,7 +6,7 @@ import math
 import pytest
 
 from infrarsi.contract.envelopes import DEFAULT_CAPS, calibrate, default_caps, trace
-from infrarsi.contract.invariants import check
+from infrarsi.contract.invariants import beyond_shadow, check
 from infrarsi.records import (
     NUMERICS_ORDER,
     Budget,
@@ -154,6 +154,16 @@ def test_the_baseline_keeps_its_own_contract(numerics):
     assert verdict(calibration=None, numerics=numerics) == {}
 
 
+def test_honest_shadows_pass_and_the_message_names_step_and_optimizer():
+    """R-A5: which optimizer, at which step, by how much; excused where the contract says that it cannot be told."""
+    assert verdict(edit(steps_of(), shadow_error=4e-4)) == {}
+    frozen = edit(steps_of(), shadow_error=lambda r: 0.8 if r.step == 5 and r.rank else 1e-7)
+    found = verdict(frozen)
+    assert set(found) == {"shadow"} and "step 5" in found["shadow"] and "AdamW" in found["shadow"]
+    assert verdict(frozen, contract=contract_of(unobserved=("shadow",))) == {}
+    assert [s.step for s in beyond_shadow(frozen)] == [5]
+
+
 @pytest.mark.parametrize(("ranks", "calls"), [(1, 1), (1, 8), (2, 1), (2, 8), (4, 2)])
 def test_honest_partitions_and_rounding_pass(ranks, calls):
     """R-A6: another micro-batch, other ranks, rounding."""
@@ -185,6 +195,8 @@ CHEATS = {
     "infinite norm": (lambda s: edit(s, grad_norm=math.inf), "finite-grad_norm"),
     "a rank that trains on the other's rows": (lambda s: edit(s, row_hash=s[0].row_hash), "repeated-rows"),
     "a step left out": (lambda s: [r for r in s if r.step != 4], "report"),
+    "an optimizer that does otherwise": (lambda s: edit(s, shadow_error=lambda r: 0.8 * (r.step == 5)), "shadow"),
+    "a shadow that is no number": (lambda s: edit(s, shadow_error=math.nan), "shadow"),
     "nothing at all": (lambda s: [], "optimizer-steps"),
 }
 

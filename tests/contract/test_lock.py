@@ -106,3 +106,66 @@ def test_a_changed_setup_is_refused_without_a_name():
 def test_the_lock_holds_no_place_of_this_machine():
     values = json.dumps(json.loads(lock.render(contract())))
     assert "/home" not in values and "/tmp" not in values
+
+
+def fields(value, path=()):
+    """Every leaf of the lock's JSON, by its path."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, child in items:
+        yield from fields(child, (*path, key))
+    if not isinstance(value, (dict, list)):
+        yield path
+
+
+def test_every_value_of_the_lock_is_part_of_its_identity():
+    """R-A8: whichever value is changed, the digest is another one, or the lock is refused."""
+    text = lock.render(contract())
+    same = lock.contract_digest(contract())
+    for path in fields(json.loads(text)):
+        document = json.loads(text)
+        inner = document
+        for key in path[:-1]:
+            inner = inner[key]
+        old = inner[path[-1]]
+        numbers = {bool: not old, int: 7_654_321, float: 0.123} if not isinstance(old, str) and old is not None else {}
+        inner[path[-1]] = numbers.get(type(old), "another" if isinstance(old, str) else 5)
+        try:
+            now = lock.contract_digest(lock.parse(json.dumps(document)))
+        except ContractError:
+            continue
+        assert now != same, path
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"goal": "x"', '"goal": "x",\n "goal": "y"'),
+        ('"max_lines": 800', '"max_lines": 800,\n  "max_lines": 80000'),
+        ('"error_rate": 0.05', '"error_rate": NaN'),
+        ('"error_rate": 0.05', '"error_rate": Infinity'),
+        ('"seconds": 9000.0', '"seconds": -Infinity'),
+    ],
+)
+def test_a_lock_says_one_thing(old, new):
+    """R-A8: a key that stands twice, a limit that limits nothing."""
+    text = lock.render(contract())
+    assert old in text
+    with pytest.raises(ContractError, match="not readable"):
+        lock.parse(text.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"scope": Scope(("**",))}, "scope.editable"),
+        ({"goal": "y"}, "contract.goal"),
+        ({"budget": Budget(seconds=9000.0, memory_bytes=2**30, error_rate=0.4)}, "budget.error_rate"),
+        ({"require_signature": True}, "contract.require_signature"),
+    ],
+)
+def test_a_lock_that_was_loosened_by_hand_is_refused(changes, key):
+    """R-A8: the lock's copy of the intent must say what infrarsi.toml says, whatever digest it names."""
+    loosened = dataclasses.replace(contract(), **changes)
+    with pytest.raises(ContractError) as caught:
+        lock.check_intent(loosened, intents.parse(TOML))
+    assert key in caught.value.why and caught.value.code == "contract-changed"

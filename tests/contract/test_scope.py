@@ -31,6 +31,9 @@ class Tree(dict):
     def read(self, path):
         return self.get(path)
 
+    def paths(self):
+        return self.keys()
+
 
 def change(path, old="100644", new="100644"):
     status = "A" if old == "000000" else "D" if new == "000000" else "M"
@@ -192,3 +195,92 @@ def test_constants_can_be_locked():
 def test_what_is_not_editable_is_always_refused(path):
     refused = bool(verdicts({path: b"x = 1\n"}, change(path), scope=Scope(("a*", "*.py"), ("b/",)), before=Tree()))
     assert refused == (not is_editable(Scope(("a*", "*.py"), ("b/",)), path))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        ".env",
+        ".env.local",
+        "evil.dist-info/entry_points.txt",
+        "evil.egg-info/PKG-INFO",
+        "python311._pth",
+        "lib/Sitecustomize.PY",
+        "sitecustom\u0131ze.py".replace("\u0131", "i\u200b"),
+        "\uff53itecustomize.py",
+        ".g\u200cit/config",
+        "GIT~1/config",
+        "x.dylib",
+        "pkg/.pth",
+    ],
+)
+def test_names_with_powers_are_seen_through_case_form_and_invisible_letters(path):
+    """R-A1."""
+    assert names(verdicts({path: b"x"}, change(path, "000000"), scope=Scope(("**",)))) == ["special-file"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("m\u043edel.py", "lib/new\n.py", "a\\b.py", " train.py", "lib/x.py ", "x.", "-x.py", "a:b.py", "TRAIN.py"),
+        "Train.py/x.py",
+    ],
+)
+def test_new_names_that_read_as_others_are_refused(path):
+    """R-A1: look-alikes, control characters, case only."""
+    assert names(verdicts({path: b"x = 1\n"}, change(path, "000000"), scope=Scope(("**",)))) == ["odd-name"]
+    before = Tree({path: b"x\n"})
+    assert verdicts({path: b"x = 1\n"}, change(path), scope=Scope(("**",)), before=before) == (), "it was there before"
+
+
+@pytest.mark.parametrize(
+    ("path", "also", "entry", "installed", "hidden"),
+    [
+        ("numpy/__init__.py", {}, "train.py", (), "numpy"),
+        ("sympy.py", {}, "train.py", (), "sympy"),
+        ("src/torch.py", {}, "train.py", (), "torch"),
+        ("einx.py", {}, "train.py", ("einx",), "einx"),
+        ("scripts/random.py", {"scripts/__init__.py": b""}, "scripts/train.py", (), "random"),
+        ("scripts/inner/random.py", {"scripts/inner/__init__.py": b""}, "scripts/train.py", (), ""),
+        ("lib/random.py", {"lib/__init__.py": b""}, "scripts/train.py", (), ""),
+        ("fast_attention.py", {}, "train.py", ("torch", "numpy"), ""),
+        ("mine/new.py", {"mine/__init__.py": b""}, "train.py", ("mine",), ""),
+    ],
+)
+def test_modules_that_hide_others(path, also, entry, installed, hidden):
+    """R-A1: from every folder that is on the import path, for every package that is installed."""
+    before = Tree({"train.py": TRAIN, **also})
+    after = Tree({**before, path: b"x = 1\n"})
+    locked = lock_digests(Scope(("*.py",)), tuple(before), before)
+    found = check_changes(
+        Scope(("*.py",)), locked, [change(path, "000000")], before, after, entry=entry, installed=installed
+    )
+    assert [v.observed for v in found if v.check == "shadow"] == ([hidden] if hidden else [])
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "check"),
+    [
+        (TRAIN, b"# coding: utf-7\n" + TRAIN, "encoding"),
+        (TRAIN, b"\xef\xbb\xbf" + TRAIN, "encoding"),
+        (TRAIN, b"# vim: set fileencoding=latin-1 :\n" + TRAIN, "encoding"),
+        (TRAIN, b"# coding: rot13\n" + TRAIN, "encoding"),
+        (TRAIN, TRAIN + b"x = '" + b"a" * 2**20 + b"'\n", "size"),
+        (TRAIN, TRAIN + b"# \0\n", "binary"),
+    ],
+)
+def test_bytes_that_do_not_read_as_they_run(before, after, check):
+    """R-A1."""
+    assert check in names(verdicts({"train.py": after}, change("train.py"), before=Tree({"train.py": before})))
+
+
+def test_a_declared_encoding_may_stay():
+    latin = "# coding: latin-1\nx = 'é'\n".encode("latin-1")
+    after = {"lib/a.py": latin + b"y = 1\n"}
+    before = Tree({"train.py": TRAIN, "lib/a.py": latin})
+    assert verdicts(after, change("lib/a.py"), before=before) == ()
+
+
+def test_a_deep_symbol_does_not_end_the_tool():
+    deep = TRAIN + b"x = " + b"-" * 100000 + b"1\n"
+    assert "locked-symbol" in names(verdicts({"train.py": deep}, change("train.py"), scope=SCOPE))

@@ -21,7 +21,8 @@ from infrarsi.records import Hardware
 
 
 def plan_for(root: Path, original: Path) -> Plan:
-    return Plan("t", "/s", str(root), "train.py", "trial", 1, 1, (), None, 1.0, (str(root),), str(original))
+    known = {"socket": "/s", "root": str(root), "scope_roots": (str(root),), "original_root": str(original)}
+    return Plan(**{name: known.get(name, "") for name in Plan._fields})
 
 
 def test_callback_runs_once_after_the_import(tmp_path, monkeypatch):
@@ -63,6 +64,22 @@ def test_wire_sends_lines_and_reads_partial_ones(pair):
     assert wire.wait("release", 1.0)
 
 
+def test_what_can_wait_goes_along_with_the_next_message(pair):
+    """After a tick, whose arrival is the time of its step; before anything else."""
+    wire, other = pair
+    wire.later("step", step=1)
+    wire.send("tick", step=2)
+    wire.later("step", step=2)
+    wire.send("done")
+    wire.later("step", step=3)
+    wire.flush()
+    wire.flush()
+    lines = [json.loads(line) for line in other.recv(4000).splitlines()]
+    assert [(m["t"], m.get("step")) for m in lines] == [
+        ("tick", 2), ("step", 1), ("step", 2), ("done", None), ("step", 3)
+    ]  # fmt: skip
+
+
 def test_a_lost_parent_makes_the_wire_silent(pair):
     """R-D4: waiting for a parent that has gone ends at once."""
     wire, other = pair
@@ -87,11 +104,37 @@ def test_modules_of_the_users_tree_and_shadowed_ones_are_named(tmp_path, monkeyp
     try:
         for name in names:
             __import__(name)
+        monkeypatch.setenv("HOME", str(tmp_path / "home"))
+        monkeypatch.setattr(opened, "BEGAN", opened.time.time() + 60)
         found = opened.modules_outside(plan_for(root, user))
     finally:
         for name in names:
             sys.modules.pop(name, None)
     assert [item.split()[0] for item in found] == ["shadow_mod", "users_mod"]
+
+
+def test_code_that_the_run_wrote_for_itself_is_named(tmp_path, monkeypatch):
+    """R-A1: written and imported, then put back or removed; also from HOME, and under another __file__."""
+    root, home = tmp_path / "tree", tmp_path / "home"
+    for folder in (root, home):
+        folder.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    (root / "old_mod.py").touch()
+    later = (root / "old_mod.py").stat().st_ctime
+    monkeypatch.setattr(opened, "BEGAN", later)
+    opened.time.sleep(0.05)
+    for path in (root / "new_mod.py", root / "gone_mod.py", home / "home_mod.py", root / "posing_mod.py"):
+        path.touch()
+    monkeypatch.setattr(sys, "path", [str(root), str(home), *sys.path])
+    modules = {name: __import__(name) for name in ("old_mod", "new_mod", "gone_mod", "home_mod", "posing_mod")}
+    try:
+        (root / "gone_mod.py").unlink()
+        modules["posing_mod"].__file__ = str(root / "old_mod.py")
+        found = opened.modules_outside(plan_for(root, tmp_path / "user"))
+    finally:
+        for name in modules:
+            sys.modules.pop(name, None)
+    assert [item.split()[0] for item in found] == ["gone_mod", "home_mod", "new_mod", "posing_mod"]
 
 
 def test_opened_files_are_data_only(tmp_path, monkeypatch):

@@ -181,6 +181,11 @@ def test_perturbations_are_honest(folder: Path):
         assert 0 < abs(a["loss"] - b["loss"]) < 1e-5
         assert 1e-7 < abs(a["loss"] - c["loss"]) < 3e-2
         assert a["row_hash"] == b["row_hash"] == c["row_hash"]
+    for names in (["rounding:1"], ["threads:other", "buckets:1", "tf32"]):
+        steps = run(folder, ["train.py", "--rows", "8"], perturb=names).steps
+        assert [s["row_hash"] for s in steps] == [s["row_hash"] for s in plain]
+        off = max(abs(a["loss"] - b["loss"]) / a["loss"] for a, b in zip(plain, steps, strict=True))
+        assert off < 1e-5 and (off > 0 or names != ["rounding:1"])
     seeded = run(folder, ["train.py", "--rows", "8"], perturb=["seed:7"]).steps
     assert abs(seeded[0]["loss"] - plain[0]["loss"]) > 1e-4
     assert seeded[0]["row_hash"] == plain[0]["row_hash"]  # this trainer seeds its rows by itself

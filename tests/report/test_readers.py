@@ -8,6 +8,8 @@ import ledgers
 import pytest
 from markdown_it import MarkdownIt
 
+from infrarsi.report import page as pages
+from infrarsi.report import terminal
 from infrarsi.report.difftext import files_of
 from infrarsi.report.html import render_html
 from infrarsi.report.jsonreader import render_json
@@ -178,3 +180,11 @@ def test_diff_paths_are_unquoted_and_deletions_keep_their_name():
 def test_clean_shows_control_characters():
     assert clean("a\x1b[2Jb\x00\u202ec\nd") == "a\\x1b[2Jb\\x00\\u202ec\nd"
     assert clean("abcdef", 4) == "abc…"
+
+
+def test_a_diff_keeps_its_lines_in_a_narrow_terminal():
+    """A patch that the reader broke to fit the screen cannot be copied."""
+    diff = '+            print("' + "x" * 150 + '", flush=True)'
+    page = pages.Page("Done.", "", (pages.Section("Diff", code=diff, key="diff"),), "git infrarsi apply " + "y" * 120)
+    text = terminal.render(page, color=False, width=60)
+    assert diff in text.splitlines() and "next: git infrarsi apply " + "y" * 120 in text.splitlines()

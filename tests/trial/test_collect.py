@@ -20,6 +20,7 @@ STEP = {
     "clip_calls": 1,
     "update_sketch": [0.1, 0.2],
     "hyper_digest": "h",
+    "shadow_error": 1e-7,
 }
 END = {
     "t": "end",
@@ -58,6 +59,7 @@ def test_records_carry_our_arrival_not_the_ranks_word():
     collector.feed(line(**END), 14.0, 0)
     steps = collector.records(1, 4)
     assert [s.arrival_seconds for s in steps] == [10.0, 11.0, 12.0, 13.0]
+    assert [s.shadow_error for s in steps] == [1e-7] * 4
     assert [s.in_window for s in steps] == [False, True, True, True]
     assert window_seconds(steps) == (3.0, 3)
     found = measure(steps, collector.ends(), steps_wanted=3, clocks=0.0)

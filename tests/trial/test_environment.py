@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from infrarsi.trial.environment import free_port, interpreter, is_allowed_override, is_secret
+from infrarsi.trial.environment import free_port, installed_names, interpreter, is_allowed_override, is_secret
 from infrarsi.trial.execute import run_trial
 from infrarsi.trial.plan import trial_environment
 
@@ -65,6 +65,37 @@ def test_the_worktree_stands_in_for_the_users_tree(place):
     seen = trial_environment(plan, place.root / "inject", place.root, place.root / "plan.json")["PYTHONPATH"]
     tree = place.worktree
     assert seen == f"{place.root}/inject:{tree}:{tree}/src:{tree}/lib:/opt/other"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        *((name, "x", False) for name in ("LD_AUDIT", "LD_LIBRARY_PATH", "BASH_ENV", "PS4", "GCONV_PATH")),
+        *((name, "x", False) for name in ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONPYCACHEPREFIX")),
+        *((name, "x", False) for name in ("PYTHONINSPECT", "PYTHONBREAKPOINT", "PYTHONUSERBASE", "PYTHONSAFEPATH")),
+        *((name, "x", False) for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "GLOO_SOCKET_IFNAME")),
+        *((name, "x", False) for name in ("OMP_TOOL_LIBRARIES", "CUDA_INJECTION64_PATH", "TORCHELASTIC_ERROR_FILE")),
+        *((name, "1", True) for name in ("PYTHONHASHSEED", "PYTHONMALLOC", "OMP_NUM_THREADS", "KMP_BLOCKTIME")),
+        *((name, "1", True) for name in ("PYTORCH_CUDA_ALLOC_CONF", "NCCL_ALGO", "MALLOC_TRIM_THRESHOLD_")),
+        ("LD_PRELOAD", "", True),
+        ("LD_PRELOAD", "/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4", True),
+        ("LD_PRELOAD", "/usr/lib/libjemalloc.so.2:/usr/lib64/libgomp.so.1", True),
+        ("LD_PRELOAD", "libtcmalloc.so", False),
+        ("LD_PRELOAD", "/tmp/libtcmalloc.so", False),
+        ("LD_PRELOAD", "/usr/lib/../../tmp/libtcmalloc.so", False),
+        ("LD_PRELOAD", "/usr/lib/libfaketime.so.1", False),
+        ("LD_PRELOAD", "/usr/lib/libjemalloc.so.2 ./evil.so", False),
+    ],
+)
+def test_variables_that_choose_code_are_not_for_candidates(name, value, allowed):
+    """R-A1: an environment variable may set how fast the training runs, not what runs."""
+    assert is_allowed_override(name, value) is allowed
+
+
+def test_names_that_are_installed():
+    names = installed_names(sys.executable)
+    assert {"torch", "numpy", "pytest"} <= names
+    assert installed_names("no-such-python") == frozenset()
 
 
 @pytest.mark.parametrize("name", ["INFRARSI_PLAN", "GIT_DIR", "PET_NPROC_PER_NODE", "HOME", "X_TOKEN"])

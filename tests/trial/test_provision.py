@@ -3,6 +3,7 @@
 import pytest
 
 from infrarsi.errors import TrialError, UsageError
+from infrarsi.trial import sandbox
 from infrarsi.trial.provision import provision
 
 
@@ -69,3 +70,14 @@ def test_setup_failures_say_what_the_command_said(trees):
     assert "no compiler" in failed.value.why and "(3)" in failed.value.what
     with pytest.raises(TrialError, match="in time"):
         provision(worktree, origin, [], ["sleep", "60"], sandbox="off", timeout_seconds=0.3)
+
+
+def test_setup_of_untrusted_code_needs_a_sandbox(trees, monkeypatch):
+    """R-A7: `setup` runs the candidate's own setup.py."""
+    origin, worktree = trees
+    monkeypatch.setattr(sandbox, "available", lambda: sandbox.Availability(False, "not here"))
+    with pytest.raises(TrialError, match="written by a model"):
+        provision(worktree, origin, [], ["touch", "ran"], untrusted=True)
+    assert not (worktree / "ran").exists()
+    provision(worktree, origin, [], ["touch", "ran"], untrusted=True, sandbox="off")
+    assert (worktree / "ran").exists()

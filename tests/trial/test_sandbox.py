@@ -1,5 +1,7 @@
 """Bubblewrap: what it is asked for, when it is refused, and what a trial can reach from inside (R-A7)."""
 
+import json
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -71,8 +73,13 @@ def test_the_mounts(bwrap, place):
     (place.worktree / ".git").write_text(f"gitdir: {git}\n")
     view = sandbox.View(place.worktree, place.root / "origin", (place.worktree, place.root / "cache"))
     (place.root / "cache").mkdir()
+    (place.root / "origin/.git/config").write_text("[remote]\n\turl = https://me:token@host/x")
+    (place.root / "origin/.env").write_text("KEY=1")
     argv = sandbox.wrap(("python3", "train.py"), view)
     text = " ".join(argv)
+    for secret in ("origin/.git/config", "origin/.env"):
+        assert f"--ro-bind /dev/null {place.root / secret}" in text
+    assert "--cap-drop ALL" in text
     assert argv[-3:] == ("--", "python3", "train.py") and "--ro-bind / /" in text
     for word in ("--unshare-pid", "--unshare-net", "--die-with-parent", "--tmpfs /tmp", "--tmpfs /run"):
         assert word in text
@@ -99,3 +106,109 @@ def test_from_inside(place):
     seen = run_trial(plan, place.engine()).log_tail.splitlines()
     assert seen[:3] == [f"wrote {inside}", f"refused {origin}", f"refused {system}"]
     assert ".ssh" not in seen[3] and seen[4].startswith("network")
+
+
+BREAK_OUT = """
+import ctypes, json, os, pathlib, socket, subprocess, sys
+outside, origin, home = {outside!r}, {origin!r}, {home!r}
+found = {{}}
+
+def attempt(name, function):
+    try:
+        found[name] = repr(function())
+    except BaseException as error:
+        found[name] = "refused: " + type(error).__name__
+
+def write(path):
+    with open(path, "a") as file:
+        return file.write("x")
+
+def run(*argv):
+    done = subprocess.run(argv, capture_output=True, text=True)
+    if done.returncode:
+        raise OSError(done.stderr)
+    return done.stdout
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+def ptrace(pid):
+    if libc.ptrace(16, pid, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "ptrace")
+
+attempt("git config", lambda: write(origin + "/.git/config"))
+attempt("git hook", lambda: write(origin + "/.git/hooks/post-checkout"))
+attempt("git objects", lambda: os.mkdir(origin + "/.git/objects/zz"))
+attempt("pointer", lambda: write(".git"))
+attempt("pointer removed", lambda: os.unlink(".git"))
+attempt("data through its link", lambda: write("data.bin"))
+attempt("system", lambda: write("/etc/infrarsi-escape"))
+attempt("package", lambda: write(os.__file__))
+attempt("remount", lambda: run("mount", "-o", "remount,rw,bind", "/", "/"))
+inner = "mount -o remount,rw,bind / / && touch /etc/infrarsi-escape"
+attempt("remount in a namespace", lambda: run("unshare", "-Urm", "sh", "-c", inner))
+# Opened, not written: were it possible, a test must not do it.
+for path in ("/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger", "/sys/fs/cgroup/cgroup.procs", "/sys/power/state"):
+    attempt(path, lambda: os.close(os.open(path, os.O_WRONLY)))
+attempt("unmount over home", lambda: run("umount", home))
+attempt("home", lambda: pathlib.Path(home, "secret").read_text())
+attempt("token in git config", lambda: pathlib.Path(origin, ".git/config").read_text().index("token"))
+attempt("env file", lambda: pathlib.Path(origin, ".env").read_text().index("KEY"))
+attempt("kill", lambda: os.kill(outside, 9))
+attempt("ptrace", lambda: ptrace(outside))
+attempt("environ of others", lambda: pathlib.Path("/proc", str(outside), "environ").read_bytes())
+attempt("network", lambda: socket.create_connection(("192.0.2.1", 9), 1))
+attempt("own interfaces", lambda: sorted(name for _, name in socket.if_nameindex()))
+attempt("loopback", lambda: socket.socket().bind(("127.0.0.1", 0)))
+attempt("other tmp", lambda: pathlib.Path({seen!r}).read_text())
+attempt("memory", lambda: open("/dev/mem", "rb").read(1))
+attempt("processes", lambda: sorted(int(p) for p in os.listdir("/proc") if p.isdigit() and int(p) == outside))
+attempt("own file", lambda: write("mine.txt"))
+print(json.dumps(found))
+"""
+OPEN = {"own interfaces": "['lo']", "loopback": "None", "own file": "1", "processes": "[]"}
+
+
+@pytest.mark.skipif(not sandbox.available().works, reason=f"NO SANDBOX HERE: {sandbox.available().why}")
+def test_what_a_hostile_trial_reaches(place, tmp_path_factory, monkeypatch):
+    """R-A7: each known way out of the sandbox, tried from inside by the user that runs these tests (root included)."""
+    origin, home = place.root / "origin", tmp_path_factory.mktemp("home")
+    (home / "secret").write_text("signing key")
+    monkeypatch.setenv("HOME", str(home))
+    for folder in ("worktrees/x", "hooks", "objects"):
+        (origin / ".git" / folder).mkdir(parents=True)
+    (origin / ".git/config").write_text('[remote "origin"]\n\turl = https://me:token@host/x\n')
+    (origin / ".env").write_text("API_KEY=1")
+    (origin / "data.bin").write_text("data")
+    (place.worktree / "data.bin").symlink_to(origin / "data.bin")
+    (place.worktree / ".git").write_text(f"gitdir: {origin / '.git/worktrees/x'}\n")
+    seen = tmp_path_factory.mktemp("other") / "note"
+    seen.write_text("of another program")
+    sleeper = subprocess.Popen(["sleep", "60"])
+    try:
+        (place.worktree / "show.py").write_text(
+            BREAK_OUT.format(outside=sleeper.pid, origin=str(origin), home=str(home), seen=str(seen))
+        )
+        plan = replace(place.plan(sandbox="required"), argv=("python3", "show.py"))
+        log = run_trial(plan, place.engine()).log_tail
+        assert sleeper.poll() is None
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+    found = json.loads(log.splitlines()[-1])
+    reached = {name: value for name, value in found.items() if not value.startswith("refused")}
+    assert reached == OPEN
+    assert not Path("/etc/infrarsi-escape").exists()
+    assert (origin / "data.bin").read_text() == "data"
+
+
+@pytest.mark.parametrize("choice", ["auto", "off", "required"])
+def test_the_advice_says_what_holds_here(bwrap, choice):
+    bwrap("exit 0")
+    works = sandbox.advice(choice)
+    bwrap("echo 'No permissions' >&2; exit 1")
+    fails = sandbox.advice(choice)
+    if choice == "off":
+        assert "without a sandbox although bubblewrap works" in works and 'sandbox = "off"' in fails
+    else:
+        assert works.startswith("trials run in a sandbox")
+        assert "No permissions" in fails and "install bubblewrap" in fails and "patches written by a model" in fails

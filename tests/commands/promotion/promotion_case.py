@@ -6,7 +6,7 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-from infrarsi.codec import canonical, encode
+from infrarsi.codec import canonical, digest, encode
 from infrarsi.commands import apply as applying
 from infrarsi.commands import verify as verifying
 from infrarsi.commands.payload import NAMESPACE, TRAILER, Audit, decode_trailer, encode_trailer, message, parse_payload
@@ -23,6 +23,7 @@ from infrarsi.records import (
     Calibration,
     Candidate,
     Contract,
+    Examination,
     Hardware,
     Invariants,
     Knob,
@@ -33,6 +34,7 @@ from infrarsi.records import (
     Pair,
     Parameter,
     Patch,
+    ReplayFigure,
     Scope,
     Setting,
     StepRecord,
@@ -158,9 +160,11 @@ class Case:
     def ledger_lines(self):
         return parse(self.repo.read_blob(self.payload().evidence, "ledger.jsonl"))[0]
 
-    def evidence(self, data):
-        """An evidence commit that holds these bytes as its ledger."""
-        return write_commit(self.repo, tree_with(self.repo, None, {"ledger.jsonl": data}), [], "evidence")
+    def evidence(self, data, calibration=None):
+        """An evidence commit that holds these bytes as its ledger, and the calibration that was sealed (or another)."""
+        sealed = calibration or self.repo.read_blob(self.payload().evidence, "calibration.json")
+        files = {"ledger.jsonl": data, "calibration.json": sealed}
+        return write_commit(self.repo, tree_with(self.repo, None, files), [], "evidence")
 
     def rechained(self, change):
         """Evidence whose chain is intact and whose bodies went through `change(kind, body)` (in place)."""
@@ -208,7 +212,7 @@ def facts(workspace, patch, commit, seconds):
     repo, base = workspace.repo, workspace.head
     yield "run-started", {
         "run": RUN, "goal": "make it faster", "contract_digest": workspace.digest, "base_commit": base,
-        "original_commit": workspace.contract.base_commit, "calibration_digest": "d" * 64,
+        "original_commit": workspace.contract.base_commit, "calibration_digest": digest(calibration(workspace)),
         "hardware": HARDWARE, "knobs": [KNOB], "patches": [patch], "launch": [], "budget": Budget(),
         "floor": NOISE.floor, "baseline_step_seconds": 1.0, "baseline_peak_bytes": 2**30, "seed": 0,
         "version": "0.1.0",
@@ -239,8 +243,10 @@ def facts(workspace, patch, commit, seconds):
         judged.decision or "inconclusive", WINNER, commit, judged.speedup, judged.low, judged.high, NOISE.floor, 0.05,
         tuple(pairs), 1, 2, judged.reason, memory_ratio=1.0,
     )  # fmt: skip
-    for stage in ("finalist", "final"):
-        yield "verdict", {"stage": stage, "number": 1, "verdict": encode(verdict)}
+    yield "verdict", {"stage": "finalist", "number": 1, "verdict": encode(verdict)}
+    held = tuple(ReplayFigure(check, 7, "blocks.*.weight", 1e-7, 1e-5) for check in ("mathematics", "gradients"))
+    yield "examination", {"stage": "finalist", "subject": "1", "examination": Examination("1", held, (), 20.0, 40.0)}
+    yield "verdict", {"stage": "final", "number": 1, "verdict": encode(verdict)}
 
 
 def calibration(workspace):

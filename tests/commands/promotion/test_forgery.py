@@ -1,12 +1,15 @@
 """Keys nobody vouches for, programs that lie, evidence and audits that were changed and signed again (R-I2)."""
 
+import json
 import shutil
 from dataclasses import replace
 
 import pytest
 from promotion_case import BRANCH, MODEL, TRAIN, says
 
-from infrarsi.codec import canonical
+from infrarsi.codec import canonical, decode, digest, encode
+from infrarsi.records import Calibration, Envelope
+from infrarsi.vcs.commits import tree_with, write_commit
 from infrarsi.vcs.evidence import find_audits, store_audit
 
 
@@ -94,6 +97,9 @@ def better_pairs(body):
         ("verdict", lambda b: b["verdict"].update(floor=0.0), "verdict", "another floor"),
         ("verdict", lambda b: b["verdict"].update(error_rate=0.2), "verdict", "another error rate"),
         ("finalists", lambda b: b["candidates"].extend(b["candidates"] * 3), "verdict", "over all 4 finalists"),
+        ("examination", lambda b: b["examination"]["figures"][1].update(value=0.3), "replay", "3.0e-01 off"),
+        ("examination", lambda b: b["examination"]["figures"].clear(), "replay", "no figure"),
+        ("examination", lambda b: b.update(subject="7"), "replay", "never examined"),
         ("candidate", lambda b: b.update(tree="1" * 40), "candidate", "measured another tree"),
         ("run-started", lambda b: b.update(contract_digest="1" * 64), "evidence", "another contract digest"),
         ("run-started", lambda b: b.update(base_commit="1" * 40), "evidence", "another base commit"),
@@ -162,3 +168,40 @@ def test_a_forged_audit_among_the_stored_ones_does_not_pass(case):
     forged = replace(case.payload(), patch_id=case.repo.patch_id(f"{commit}~1", commit))
     store_audit(case.repo, "forged", canonical(forged), signature)
     says(case.verify(), "fail", "audit signature", "does not fit")
+
+
+def looser(calibration):
+    """The same calibration with an envelope that holds nothing back, or without a floor."""
+    envelope = Envelope("reorder", 1.0, 1.0, 1.0, ())
+    noise = replace(calibration.noise, floor=0.0)
+    return replace(calibration, envelopes=(envelope,)), replace(calibration, noise=noise)
+
+
+def test_a_sealed_calibration_that_was_changed(case):
+    """R-I1, R-I2: the audit names the calibration by its content, so verify computes it again, offline."""
+    data = case.repo.read_blob(case.payload().evidence, "ledger.jsonl")
+    sealed = decode(Calibration, json.loads(case.repo.read_blob(case.payload().evidence, "calibration.json")))
+    assert digest(sealed) == case.payload().calibration
+    for changed in looser(sealed):
+        evidence = case.evidence(data, canonical(changed) + b"\n")
+        says(case.verify(case.resign(evidence=evidence)), "fail", "calibration", "not the one that the audit names")
+    spaced = json.dumps(encode(sealed), indent=1).encode()
+    evidence = case.evidence(data, spaced)
+    says(case.verify(case.resign(evidence=evidence)), "fail", "calibration", "not the one that the audit names")
+    ledger_only = write_commit(case.repo, tree_with(case.repo, None, {"ledger.jsonl": data}), [], "evidence")
+    says(case.verify(case.resign(evidence=ledger_only)), "fail", "calibration", "holds no calibration")
+
+
+def test_a_calibration_that_was_changed_everywhere_by_someone_who_holds_the_key(case):
+    """R-I1: the floor of the verdict is the calibration's, also where all digests agree."""
+    sealed = decode(Calibration, json.loads(case.repo.read_blob(case.payload().evidence, "calibration.json")))
+    _, changed = looser(sealed)
+    rechained = case.rechained(on("run-started", lambda b: b.update(calibration_digest=digest(changed))))
+    evidence = case.evidence(case.repo.read_blob(rechained, "ledger.jsonl"), canonical(changed) + b"\n")
+    forged = case.resign(evidence=evidence, calibration=digest(changed))
+    says(case.verify(forged), "fail", "calibration", "another floor than its calibration")
+
+
+def test_the_calibration_of_an_honest_run_is_recomputed(case):
+    (found,) = [c for c in case.verify(BRANCH).checks if c.name == "calibration"]
+    assert found.status == "pass"

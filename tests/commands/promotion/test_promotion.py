@@ -28,7 +28,17 @@ def test_nothing_happened(case):
     assert (result.decision, result.signature) == ("pass", "good")
     assert "user@example.com" in result.signature_message
     names = [c.name for c in result.checks]
-    assert names == ["audit", "audit signature", "contract", "result", "scope", "evidence", "interval"]
+    assert names == [
+        "audit",
+        "audit signature",
+        "contract",
+        "result",
+        "scope",
+        "evidence",
+        "calibration",
+        "replay",
+        "interval",
+    ]
     assert {c.status for c in result.checks} == {"pass"}
 
 

@@ -1,0 +1,163 @@
+"""Where a run is examined by replay: its patches before the search may combine them, its finalists before they count.
+
+Numbers of a timed run can look right for the wrong reasons. Here other processes, running the pristine baseline, say
+whether the code computes the same thing (design: secret-step replay, weights transplant, second seed).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from infrarsi.commands.bench import Shot
+from infrarsi.commands.campaign import Campaign
+from infrarsi.commands.examine import FinalWeights, Recorded, examine_finalist, examine_patch, recorded
+from infrarsi.commands.replays import Code
+from infrarsi.commands.state import Tried
+from infrarsi.contract.envelopes import trace
+from infrarsi.contract.invariants import check
+from infrarsi.contract.numbers import envelope_of
+from infrarsi.errors import GitError
+from infrarsi.records import Assignment, Candidate, Examination, Patch, Trial
+from infrarsi.trial.execute import to_trial
+
+UNOBSERVED = "replay: the contract lists it as unobserved"
+MAX_SEED_SHIFT = 1_000_000
+# The loss after the window, where the envelope's last step was inside it: rounding has grown a little further.
+AFTER_WINDOW = 2.0
+
+
+def vet_patches(campaign: Campaign) -> None:
+    """Examine every patch of the run alone; what fails is not for the search. Finished ones are not repeated."""
+    state = campaign.state
+    waiting = [p for p in campaign.patches.values() if ("patch", p.id) not in state.examinations]
+    if not campaign.replays.possible or not waiting:
+        return
+    campaign.replays.reference()
+    for number, patch in enumerate(waiting, start=1):
+        campaign.say(f"patch {number} of {len(waiting)} alone, against the baseline's gradients: {patch.title}")
+        examination = _vet(campaign, patch)
+        if examination is not None:
+            campaign.record("examination", {"stage": "patch", "subject": patch.id, "examination": examination})
+
+
+def _vet(campaign: Campaign, patch: Patch) -> Examination | None:
+    """Return the examination of one patch; None where ring 1 or a conflict refuses it anyway, before any trial."""
+    candidate = Candidate(patches=tuple(sorted({patch.id, *patch.needs})))
+    try:
+        tried = campaign.build(candidate, f"{patch.id} alone")
+    except (GitError, KeyError):
+        return None
+    if campaign.violations(tried):
+        return None
+    with campaign.checkout(tried) as tree:
+        code = Code(tree, tried.commit, campaign.assignments(candidate), candidate, tried.number)
+        return examine_patch(campaign.replays, code, campaign.numerics(candidate), patch.id)
+
+
+def sound_patches(campaign: Campaign) -> tuple[Patch, ...]:
+    """Return the patches that no examination has refused."""
+    found = campaign.state.examinations
+    return tuple(p for p in campaign.state.patches if (e := found.get(("patch", p.id))) is None or e.passed)
+
+
+def vet_finalist(campaign: Campaign, tried: Tried, stage: str) -> Examination:
+    """Examine a candidate whose speed has been accepted: check steps replayed, another seed, weights transplanted."""
+    known = campaign.state.examinations.get((stage, str(tried.number)))
+    if known is not None:
+        return known
+    if not campaign.replays.possible:
+        examination = Examination(str(tried.number), (), (UNOBSERVED,), 0.0, 0.0)
+    else:
+        with _dumps(campaign, stage, tried.number) as folder:
+            examination = _examine(campaign, tried, stage, folder)
+    campaign.record("examination", {"stage": stage, "subject": str(tried.number), "examination": examination})
+    return examination
+
+
+@contextlib.contextmanager
+def _dumps(campaign: Campaign, stage: str, number: int) -> Iterator[Path]:
+    """The folder of one candidate's check steps; removed once it has been examined: they are as large as the model."""
+    folder = campaign.dump_folder(stage, number)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _examine(campaign: Campaign, tried: Tried, stage: str, folder: Path) -> Examination:
+    campaign.say("checking what it computes: secret steps replayed by the baseline's code, another seed, final weights")
+    with campaign.checkout(tried) as tree:
+        numerics = campaign.numerics(tried.candidate)
+        second = _second_seed(campaign, tried, tree, folder / "seed")
+        if second.failure:
+            return Examination(str(tried.number), (), (), 0.0, 0.0, second.failure)
+        code = Code(tree, tried.commit, campaign.assignments(tried.candidate), tried.candidate, tried.number)
+        steps = (*recorded(folder), *second.steps)
+        return examine_finalist(campaign.replays, code, numerics, str(tried.number), steps, second.finals)
+
+
+@dataclass(frozen=True)
+class _Second:
+    """What the runs with another seed gave."""
+
+    failure: str
+    steps: tuple[Recorded, ...] = ()
+    finals: FinalWeights | None = None
+
+
+def _second_seed(campaign: Campaign, tried: Tried, tree: Path, folder: Path) -> _Second:
+    """Run the original baseline and the candidate over the same steps from another seed, and compare them as trials."""
+    shift = f"seed:{1 + secrets.randbelow(MAX_SEED_SHIFT)}"
+    contract, calibration = campaign.workspace.contract, campaign.calibration
+    with campaign.replays.baseline() as code:
+        baseline = _shoot(campaign, code.tree, code.commit, (), Candidate(), 0, shift, folder / "baseline")
+    if baseline.outcome.kind != "ok":
+        return _Second(f"with another seed the baseline does not train: {baseline.outcome.message}")
+    assignments = campaign.assignments(tried.candidate)
+    mine = _shoot(campaign, tree, tried.commit, assignments, tried.candidate, tried.number, shift, folder / "candidate")
+    if mine.outcome.kind != "ok":
+        return _Second(f"with another seed it does not train: {mine.outcome.kind}: {mine.outcome.message}")
+    numerics = campaign.numerics(tried.candidate)
+    seeded = replace(calibration, trace=trace(baseline.steps, contract.workload.world_size))
+    violations = check(contract, seeded, mine.steps, mine.ends, numerics=numerics)
+    if violations:
+        return _Second(f"with another seed: {violations[0].message}")
+    envelope = envelope_of(contract, calibration, numerics)
+    finals = None
+    if envelope is not None:
+        paths = (folder / "candidate" / "final.pt", folder / "baseline" / "final.pt")
+        finals = FinalWeights(paths[0], paths[1], AFTER_WINDOW * envelope.loss)
+    return _Second("", recorded(folder / "candidate"), finals)
+
+
+def _shoot(
+    campaign: Campaign,
+    tree: Path,
+    commit: str,
+    assignments: tuple[Assignment, ...],
+    candidate: Candidate,
+    number: int,
+    perturb: str,
+    dump: Path,
+) -> Trial:
+    shot = Shot(
+        tree,
+        commit,
+        assignments,
+        campaign.window,
+        "confirm",
+        number=number,
+        candidate=candidate,
+        perturb=(perturb,),
+        dump=dump,
+    )
+    plan = campaign.bench.plan(shot)
+    campaign.record("trial-started", {"id": plan.id, "number": number, "role": "confirm", "block": 0})
+    trial = to_trial(plan, campaign.bench.execute(plan))
+    campaign.record("trial", trial)
+    return trial

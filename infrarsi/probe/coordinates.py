@@ -151,7 +151,7 @@ class Coordinates:
         equal addresses mean equal storages. One that was replaced is let go at the next call.
         """
         if not self.parts:
-            return torch.zeros(0, dtype=torch.float64)
+            return self.factors.new_zeros(0)
         with torch.no_grad():
             if self._special:
                 values = [local(p.parameter) for p in self.parts]
@@ -199,7 +199,7 @@ class Coordinates:
         if getattr(gradient, "placements", None) != part.placements:
             self.unreadable.add("a gradient that is still to be reduced")
             return None
-        return local(gradient).detach().to(self.device)
+        return local(gradient).to(self.device)
 
 
 def _plain_views(parts: Sequence[Part]) -> list[Tensor] | None:

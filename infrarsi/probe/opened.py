@@ -75,6 +75,7 @@ def modules_outside(plan: Plan) -> list[str]:
     inside = tuple(root + os.sep for root in (plan.root, *plan.scope_roots, os.path.dirname(PROBE)))
     tree, user = plan.root + os.sep, plan.original_root + os.sep
     scratch = tuple(os.path.realpath(os.environ[n]) + os.sep for n in ("HOME", "TMPDIR") if os.environ.get(n))
+    interpreter = (sys.prefix + os.sep, sys.base_prefix + os.sep)  # it may lie in a HOME that is not the trial's own
     out: list[str] = []
     for name, module in list(sys.modules.items()):
         # The loader's word beside the module's own, which its code can rewrite; "frozen" is no path.
@@ -88,6 +89,7 @@ def modules_outside(plan: Plan) -> list[str]:
                 continue
             installed = any(part in INSTALLED for part in path.split(os.sep))
             written = path.startswith(scratch) and path.endswith(".py") and not name.startswith(COPIED)
+            written = written and not path.startswith(interpreter)
             if ((path.startswith(user) or written) and not installed) or _shadows(plan.root, name):
                 out.append(f"{name} ({file})")
     return sorted(set(out))

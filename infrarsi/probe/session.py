@@ -98,14 +98,11 @@ class Session(Guard):
         return True
 
     def settle(self) -> None:
-        """Close the step whose optimizers have all been called; called when the next one's first forward is there."""
+        """Close the step whose optimizers have all been called, or that was made by hand; the next one's first forward
+        is there."""
         if self._calls:  # also inside an optimizer's closure: it belongs to the next step
             self.close()
-        else:
-            self._settle_by_hand()
-
-    def _settle_by_hand(self) -> None:
-        if self._following is not None and self._by_hand.made_step(self._following, self._values):
+        elif self._following is not None and self._by_hand.made_step(self._following, self._values):
             self.unobserved.update(byhand.UNOBSERVED)
             self.optimizer_steps += 1
             self._calls += 1

@@ -131,12 +131,20 @@ def test_updates_by_hand_are_seen_when_the_program_ends(folder: Path):
 
 
 @pytest.mark.parametrize(
-    ("options", "calls", "backward"), [("alternating", 1, 2), ("together", 2, 2), ("adamw --twice", 1, 4)]
+    ("options", "calls", "backward"),
+    [
+        ("alternating", 1, 2),
+        ("together", 2, 2),
+        ("adamw --twice", 1, 4),
+        ("in-backward --accum 1", 11, 1),
+        ("zero --parallel ddp", 1, 2),
+    ],
 )
 def test_several_optimizers_and_several_backward_calls(folder: Path, options: str, calls: int, backward: int):
-    done = train(folder, f"--optimizer {options}")
-    assert [s["step"] for s in done.steps] == list(range(1, 7))
-    assert {(s["rows"], s["backward_calls"]) for s in done.steps} == {(8, backward)}
+    ranks = 2 if "zero" in options else 1
+    done = train(folder, f"--optimizer {options}", ranks=ranks)
+    assert [s["step"] for s in done.of("step", 0)] == list(range(1, 7))
+    assert {(s["rows"], s["backward_calls"]) for s in done.steps} == {(8 // ranks, backward)}
     assert done.end["optimizer_steps"] == 6 * calls and max(shadows(done)) < 1e-5
     assert done.end["unobserved"] == []
 

@@ -164,6 +164,19 @@ if args.compile == "blocks":
 params = [p for p in model.parameters() if p.requires_grad]
 if args.optimizer in ("together", "alternating"):
     opts = [torch.optim.AdamW(params[:3], lr=args.lr), torch.optim.SGD(params[3:], lr=args.lr, momentum=0.9)]
+elif args.optimizer == "zero":
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    opts = [ZeroRedundancyOptimizer(params, torch.optim.AdamW, lr=args.lr)]
+elif args.optimizer == "in-backward":
+    opts, own = [], {p: torch.optim.AdamW([p], lr=args.lr) for p in params}
+
+    def update(p):
+        own[p].step()
+        own[p].zero_grad()
+
+    for one in params:
+        one.register_post_accumulate_grad_hook(update)
 else:
     opts = [make(params)]
 scaler = torch.amp.GradScaler("cpu", enabled=args.scaler, init_scale=128.0)
@@ -204,7 +217,7 @@ for step in range(args.steps):
                 (0.25 * loss).backward(retain_graph=True)
                 loss = 0.75 * loss
             scaler.scale(loss).backward()
-    if args.clip:
+    if args.clip and opts:
         for opt in opts:
             if args.scaler:
                 scaler.unscale_(opt)

@@ -197,17 +197,23 @@ class Campaign:
             candidate=tried.candidate,
             dump=dump,
         )
+        return self.execute(shot, self.calibration, why=why, on_progress=on_progress)
+
+    def execute(
+        self, shot: Shot, calibration: Calibration | None, *, why: str = "", on_progress: OnProgress | None = None
+    ) -> Trial:
+        """Execute a shot and record it as a trial. `calibration` None: the caller compares what it showed."""
         plan = self.bench.plan(shot)
-        self.record("trial-started", {"id": plan.id, "number": tried.number, "role": role, "block": block})
+        self.record("trial-started", {"id": plan.id, "number": shot.number, "role": shot.role, "block": shot.block})
         data = [d.name for d in self.workspace.contract.workload.data]
         before = data_signature(self.workspace.repo.root, data)
         execution = self.bench.execute(plan, on_progress)
         found: tuple[Violation, ...] = execution.violations
         found += data_touched(before, data_signature(self.workspace.repo.root, data))
-        if execution.outcome.kind == "ok":
-            numerics = self.numerics(tried.candidate)
+        if execution.outcome.kind == "ok" and calibration is not None:
+            numerics = self.numerics(shot.candidate)
             contract = self.workspace.contract
-            found += check(contract, self.calibration, execution.steps, execution.ends, numerics=numerics)
+            found += check(contract, calibration, execution.steps, execution.ends, numerics=numerics)
         trial = to_trial(plan, execution, found, why=why)
         keep = trial.role in KEEP_STEPS or trial.outcome.kind == "rejected"
         trial = trial if keep else replace(trial, steps=(), ends=())

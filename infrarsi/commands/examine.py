@@ -52,8 +52,7 @@ def examine_patch(replays: Replays, code: Code, numerics: Numerics, name: str) -
     failure = ""
     with replays.scratch(f"patch-{name}") as folder:
         try:
-            mine, exact = _candidate(replays, code, [reference.section], folder)
-            skipped += [] if exact else ["mathematics in float64: the patch does not run in it"]
+            mine, exact = _candidate(replays, code, [reference.section], folder, skipped)
             others = (reference.float32, reference.autocast)
             (compared,) = replays.compare([Comparison(mine.gradients[0], reference.float64, others)], folder)
             figures = _figures(compared, reference.step, numerics, exact=exact)
@@ -85,6 +84,8 @@ def examine_finalist(
                 figures += _steps(replays, code, baseline, numerics, steps, folder, skipped)
                 if finals is not None:
                     figures.append(_transplant(replays, baseline, reference, finals, folder))
+                else:
+                    skipped.append("transplant: the contract has no envelope for the loss")
         except TrialError as error:
             failure = f"{error.what}: {error.why}"
     wall = time.monotonic() - began
@@ -104,9 +105,7 @@ def _steps(
     wanted = replays.replay(baseline, sections, folder / "baseline-float64")
     both = [replace(s, autocast=cast) for s in sections for cast in ((False, True) if _casts(numerics) else (False,))]
     noisy = replays.replay(baseline, both, folder / "baseline-float32", ())
-    mine, exact = _candidate(replays, code, sections, folder)
-    if not exact:
-        skipped.append("mathematics in float64: the candidate does not run in it")
+    mine, exact = _candidate(replays, code, sections, folder, skipped)
     each = len(both) // len(sections)
     asked = []
     for index, step in enumerate(steps):
@@ -132,11 +131,17 @@ def _figures(compared: Compared, step: int, numerics: Numerics, *, exact: bool) 
     return (judge(compared.groups, step, numerics),)
 
 
-def _candidate(replays: Replays, code: Code, sections: Sequence[Section], folder: Path) -> tuple[Replayed, bool]:
-    """Replay a candidate in float64 or, where its code does not run in it (a kernel), in its own precision."""
+def _candidate(
+    replays: Replays, code: Code, sections: Sequence[Section], folder: Path, skipped: list[str]
+) -> tuple[Replayed, bool]:
+    """Replay a candidate in float64 or, where it does not run in it (a kernel, memory), in its own precision.
+
+    `skipped` then says why; the gradients are held to the wider limits of that precision.
+    """
     try:
         return replays.replay(code, sections, folder / "candidate-float64", FLOAT64), True
-    except TrialError:
+    except TrialError as error:
+        skipped.append(f"mathematics in float64, where it does not run: {error.why}")
         return replays.replay(code, sections, folder / "candidate", ()), False
 
 

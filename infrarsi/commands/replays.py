@@ -41,12 +41,11 @@ class Code:
 
 @dataclass(frozen=True)
 class Replayed:
-    """One replay that ended well: its gradients by section, its loss by section, and what it cost."""
+    """One replay that ended well: gradients and loss (None: not observed) by section, and what it cost."""
 
     gradients: tuple[Path, ...]
-    losses: tuple[float, ...]
+    losses: tuple[float | None, ...]
     wall_seconds: float
-    device_seconds: float
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,6 @@ class Reference:
     float64: Path
     float32: Path
     autocast: Path
-    loss: float
     seconds: float
 
 
@@ -121,7 +119,6 @@ class Replays:
             float64=folder / "float64" / "gradients.0.pt",
             float32=folder / "float32" / "gradients.0.pt",
             autocast=folder / "float32" / "gradients.1.pt",
-            loss=float(about["loss"]),
             seconds=float(about["seconds"]),
         )
 
@@ -149,7 +146,7 @@ class Replays:
                 code, [section, Section(section.weights, section.rows, autocast=True)], partial / "float32", ()
             )
         seconds = execution.wall_seconds + exact.wall_seconds + plain.wall_seconds
-        about = {"step": step, "loss": exact.losses[0], "seconds": seconds}
+        about = {"step": step, "seconds": seconds}
         (partial / "about.json").write_text(json.dumps(about))
         shutil.rmtree(folder, ignore_errors=True)
         partial.rename(folder)
@@ -180,9 +177,8 @@ def replay(bench: Bench, code: Code, sections: Sequence[Section], out: Path, per
     losses = {t.step: t.loss for t in trace(execution.steps, bench.job.world_size)}
     return Replayed(
         files,
-        tuple(losses.get(k) or 0.0 for k in range(1, len(sections) + 1)),
+        tuple(losses.get(k) for k in range(1, len(sections) + 1)),
         execution.wall_seconds,
-        execution.device_seconds,
     )
 
 

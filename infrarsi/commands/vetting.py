@@ -19,11 +19,9 @@ from infrarsi.commands.examine import FinalWeights, Recorded, examine_finalist, 
 from infrarsi.commands.replays import Code
 from infrarsi.commands.state import Tried
 from infrarsi.contract.envelopes import trace
-from infrarsi.contract.invariants import check
 from infrarsi.contract.numbers import envelope_of
 from infrarsi.errors import GitError
-from infrarsi.records import Assignment, Candidate, Examination, Patch, Trial
-from infrarsi.trial.execute import to_trial
+from infrarsi.records import Candidate, Examination, Patch
 
 UNOBSERVED = "replay: the contract lists it as unobserved"
 MAX_SEED_SHIFT = 1_000_000
@@ -114,50 +112,21 @@ def _second_seed(campaign: Campaign, tried: Tried, tree: Path, folder: Path) -> 
     """Run the original baseline and the candidate over the same steps from another seed, and compare them as trials."""
     shift = f"seed:{1 + secrets.randbelow(MAX_SEED_SHIFT)}"
     contract, calibration = campaign.workspace.contract, campaign.calibration
+    shot = Shot(tree, tried.commit, (), campaign.window, "confirm", perturb=(shift,))
     with campaign.replays.baseline() as code:
-        baseline = _shoot(campaign, code.tree, code.commit, (), Candidate(), 0, shift, folder / "baseline")
+        theirs = replace(shot, worktree=code.tree, commit=code.commit, dump=folder / "baseline")
+        baseline = campaign.execute(theirs, None)
     if baseline.outcome.kind != "ok":
         return _Second(f"with another seed the baseline does not train: {baseline.outcome.message}")
-    assignments = campaign.assignments(tried.candidate)
-    mine = _shoot(campaign, tree, tried.commit, assignments, tried.candidate, tried.number, shift, folder / "candidate")
-    if mine.outcome.kind != "ok":
-        return _Second(f"with another seed it does not train: {mine.outcome.kind}: {mine.outcome.message}")
-    numerics = campaign.numerics(tried.candidate)
     seeded = replace(calibration, trace=trace(baseline.steps, contract.workload.world_size))
-    violations = check(contract, seeded, mine.steps, mine.ends, numerics=numerics)
-    if violations:
-        return _Second(f"with another seed: {violations[0].message}")
-    envelope = envelope_of(contract, calibration, numerics)
+    candidate = tried.candidate
+    mine = replace(shot, assignments=campaign.assignments(candidate), candidate=candidate, number=tried.number)
+    trial = campaign.execute(replace(mine, dump=folder / "candidate"), seeded)
+    if trial.outcome.kind != "ok":
+        return _Second(f"with another seed: {trial.outcome.kind}: {trial.outcome.message}")
+    envelope = envelope_of(contract, calibration, campaign.numerics(candidate))
     finals = None
-    if envelope is not None:
+    if envelope is not None and "loss" not in contract.invariants.unobserved:
         paths = (folder / "candidate" / "final.pt", folder / "baseline" / "final.pt")
         finals = FinalWeights(paths[0], paths[1], AFTER_WINDOW * envelope.loss)
     return _Second("", recorded(folder / "candidate"), finals)
-
-
-def _shoot(
-    campaign: Campaign,
-    tree: Path,
-    commit: str,
-    assignments: tuple[Assignment, ...],
-    candidate: Candidate,
-    number: int,
-    perturb: str,
-    dump: Path,
-) -> Trial:
-    shot = Shot(
-        tree,
-        commit,
-        assignments,
-        campaign.window,
-        "confirm",
-        number=number,
-        candidate=candidate,
-        perturb=(perturb,),
-        dump=dump,
-    )
-    plan = campaign.bench.plan(shot)
-    campaign.record("trial-started", {"id": plan.id, "number": number, "role": "confirm", "block": 0})
-    trial = to_trial(plan, campaign.bench.execute(plan))
-    campaign.record("trial", trial)
-    return trial

@@ -7,7 +7,7 @@ from collections import defaultdict
 import libcst as cst
 import libcst.matchers as m
 
-from infrarsi.contract import staticrules as rules
+from infrarsi.contract import staticnames
 from infrarsi.contract.sourcewalk import Names, Report, Walk, code_of
 
 _ROUNDS = 4  # t0 -> dt -> average -> rate: longer chains are followed no further
@@ -77,7 +77,7 @@ class _Flow(Walk):
     def _is_clock(self, node: cst.Name | cst.Attribute) -> bool:
         if isinstance(node, cst.Attribute) and node.attr.value in _ELAPSED:
             return True
-        return any((rules.rule_for(full) or ("",))[0] == "clock" for full in self._names.all_of(node))
+        return any((staticnames.rule_for(full) or ("",))[0] == "clock" for full in self._names.all_of(node))
 
 
 class _Decisions(Walk):

@@ -52,8 +52,10 @@ def gradients(groups: Sequence[GradientGroup], step: int, numerics: Numerics) ->
     return _worst("gradients", groups, step, lambda group: _within(group, whole, numerics), whole)
 
 
-def transplant(candidate_loss: float, baseline_loss: float, step: int, allowed: float) -> ReplayFigure:
+def transplant(candidate_loss: float | None, baseline_loss: float | None, step: int, allowed: float) -> ReplayFigure:
     """Compare the losses that the baseline's code gives on held-out rows for two runs' final weights."""
+    if candidate_loss is None or baseline_loss is None:
+        return ReplayFigure("transplant", step, "", _UNLIKE, allowed, "the replay showed no loss")
     value = abs(candidate_loss - baseline_loss) / max(abs(baseline_loss), 1e-30)
     return ReplayFigure("transplant", step, "", value if math.isfinite(value) else _UNLIKE, allowed)
 

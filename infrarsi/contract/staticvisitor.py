@@ -12,6 +12,7 @@ from typing import Any
 import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
+from infrarsi.contract import staticnames
 from infrarsi.contract import staticrules as rules
 from infrarsi.contract.sourcewalk import Names, Report, Walk
 from infrarsi.contract.textvalue import is_assembled, text_of
@@ -55,7 +56,7 @@ class _Visitor(Walk):
             return False
         if isinstance(node.names, cst.ImportStar):
             self._name(node, module, imported=True)
-            if any(rule[0] and name.startswith(f"{module}.") for name, rule in rules.PREFIXES.items()):
+            if any(rule[0] and name.startswith(f"{module}.") for name, rule in staticnames.PREFIXES.items()):
                 self.report(node, "dynamic", f"{module}.*", f"all of {module} is imported without saying what is used")
             return False
         for alias in node.names:
@@ -184,7 +185,7 @@ class _Visitor(Walk):
                 self.report(node, "dynamic", f"{full} itself", reason)
 
     def _name(self, node: cst.CSTNode, full: str, *, imported: bool = False) -> None:
-        rule = rules.rule_for(full)
+        rule = staticnames.rule_for(full)
         if rule:
             self.report(node, rule[0], full, f"{full} {rule[1]}")
         else:
@@ -205,7 +206,7 @@ class _Visitor(Walk):
             if (rest and not _has(module, rest[0])) or (not rest and module in rules.COMMON_WORDS):
                 continue  # scipy.signal is nobody's signal module
             inner = ".".join((module, *rest))
-            rule = rules.rule_for(inner) or (("environment", "") if inner.startswith(rules.ENVIRONMENT) else None)
+            rule = staticnames.rule_for(inner) or (("environment", "") if inner.startswith(rules.ENVIRONMENT) else None)
             if rule or not rest:
                 self.report(node, (rule or ("dynamic",))[0], full, f"{full} reaches {inner} through another module")
                 return

@@ -78,10 +78,8 @@ class Replay:
         if self._begun <= self._written or session.root is None:
             return
         self._written = self._begun
-        left = sum(len(next(iter(batch.values()))) for batch in self._batches if batch) - self._cursor
-        about = {"section": self._begun, "rows_left": left}
         path = self._out / f"gradients.{self._begun}.pt"
-        weights.save(path, weights.gradients_of(session.pairs), write=self._rank == 0, about=about)
+        weights.save(path, weights.gradients_of(session.pairs), write=self._rank == 0)
 
     def _is_root(self, session: Session, module: nn.Module, section: int) -> bool:
         if session.root is not None:

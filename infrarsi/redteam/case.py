@@ -137,8 +137,6 @@ TO_DEVICE = "    model.to(args.device)\n"
 OPTIMIZER = "    optimizer = configure_optimizer(model, args)\n"
 ADAMW = "    return torch.optim.AdamW(groups, lr=args.learning_rate, betas=(args.beta1, args.beta2))\n"
 SET_LR = '            group["lr"] = lr\n'
-SEEDED = "    torch.manual_seed(args.seed)\n"
-PARSED = "    args = parse_args()\n"
 WRAPPED = "        model = DDP(model)\n"
 # DDP refuses a step in which parameters got no gradient, unless it is told to expect that.
 UNUSED = (WRAPPED, "        model = DDP(model, find_unused_parameters=True)\n")

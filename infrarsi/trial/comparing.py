@@ -32,7 +32,6 @@ class Compared:
     groups: tuple[GradientGroup, ...]
     unlike: tuple[str, ...]
     dropout: bool = False
-    rows_left: int = 0
 
 
 def compare_files(python: str, comparisons: Sequence[Comparison], scratch: Path) -> tuple[Compared, ...]:
@@ -66,5 +65,4 @@ def _compared(result: dict[str, object]) -> Compared:
         groups=tuple(GradientGroup(g[0], g[1], g[2], g[3], tuple(g[4])) for g in groups),
         unlike=tuple(str(name) for name in names),
         dropout=about.get("dropout") is True,
-        rows_left=int(about.get("rows_left") or 0),
     )

@@ -71,3 +71,10 @@ def test_the_reason_names_the_place():
     assert "blocks.*.attn.key.weight" in examination.reason and "2.7e-02" in examination.reason
     assert not Examination("3", (unlike(["a", "b"], "mathematics", 7),), (), 1.0, 2.0).passed
     assert Examination("3", (), ("replay: unobserved",), 0.0, 0.0).passed
+
+
+@pytest.mark.parametrize("losses", [(None, 3.0), (3.0, None), (None, None)])
+def test_a_loss_that_was_not_shown_is_no_equal_loss(losses):
+    """R-B6: nothing against nothing is not agreement."""
+    assert not transplant(*losses, 7, 0.1).held
+    assert transplant(3.0001, 3.0, 7, 1e-3).held and not transplant(3.1, 3.0, 7, 1e-3).held

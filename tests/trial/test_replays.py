@@ -14,7 +14,7 @@ from infrarsi.trial.local import LocalEngine
 from infrarsi.trial.plan import Deadlines, Section
 
 pytestmark = pytest.mark.real
-TRAINER = Path(__file__).parent / "trainers_replayed.py"
+TRAINER = Path(__file__).parent / "trainers" / "replayed.py"
 FLOAT64 = ("float64",)
 
 

@@ -17,7 +17,6 @@ parser.add_argument("--steps", type=int, default=60)
 parser.add_argument("--dropout", type=float, default=0.0)
 parser.add_argument("--wrap", default="", choices=["", "ddp", "fsdp2"])
 parser.add_argument("--drift", default="", choices=["", "detached", "lowered", "fewer"])
-parser.add_argument("--print", action="store_true")
 args = parser.parse_args()
 VOCABULARY, LENGTH, WIDTH = 64, 16, 32
 
@@ -80,8 +79,7 @@ def main():
             fully_shard(block, mesh=mesh)
         fully_shard(model, mesh=mesh)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    for step in range(args.steps):
-        total = 0.0
+    for _ in range(args.steps):
         for _ in range(args.accum):
             x, y = get_batch()
             logits = model(x)
@@ -90,12 +88,9 @@ def main():
                 logits, y = logits[:, kept], y[:, kept]
             loss = F.cross_entropy(logits.reshape(-1, VOCABULARY), y.reshape(-1)) / args.accum
             loss.backward()
-            total += loss.item()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        if args.print:
-            print(step, total, flush=True)
 
 
 main()

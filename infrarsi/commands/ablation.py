@@ -22,7 +22,9 @@ MIN_WORTH = 0.01  # log seconds per step; a part that gains less is not worth it
 SURE = 0.95
 WEAK = 0.05  # parts believed to gain less than this are tried out all at once first: together they can be seen
 PART_PAIRS, GROUP_PAIRS = 2, 3
-INTERACTION_SD = 0.05  # how far an effect among the winner's other parts may lie from its effect over all trials
+# How far an effect among the winner's other parts may lie from its effect over all trials: log seconds, and as a share
+# of the effect, since one that is large elsewhere can be nothing here (no_sync where there is one micro-step).
+INTERACTION_SD, INTERACTION_SHARE = 0.05, 0.5
 DOCTOR_PAIRS = 3  # weight of doctor's noise, in degrees of freedom, beside the pairs' own spread
 
 
@@ -73,8 +75,11 @@ def believed(candidate: Candidate, group: Sequence[str], effects: Sequence[Effec
     level = {s.knob: s.level for s in candidate.settings}
     known = {e.knob: e for e in effects if e.level == level.get(e.knob, e.level)}
     mean = -sum(known[part].posterior for part in group if part in known)
-    variance = sum(known[part].posterior_sd ** 2 if part in known else 0.3**2 for part in group)
-    return Worth(mean, math.sqrt(variance + INTERACTION_SD**2), len(group))
+    variance = INTERACTION_SD**2
+    for part in group:
+        effect = known.get(part)
+        variance += 0.3**2 if effect is None else effect.posterior_sd**2 + (INTERACTION_SHARE * effect.posterior) ** 2
+    return Worth(mean, math.sqrt(variance), len(group))
 
 
 def weak_parts(candidate: Candidate, effects: Sequence[Effect]) -> tuple[str, ...]:

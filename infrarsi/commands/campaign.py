@@ -40,6 +40,7 @@ from infrarsi.vcs.commits import build_candidate
 
 FINALS_TRIALS = 24  # executions that verification and removal take, roughly
 FIRST_GUESS_SECONDS = 10.0  # of one execution, before there was one: start-up of the ranks for the most part
+CHECKS = "checks"  # below a run's folder: check steps that wait for their replay
 KEEP_STEPS = ("calibration", "verify", "confirm", "ablation")
 
 
@@ -222,7 +223,7 @@ class Campaign:
 
     def dump_folder(self, stage: str, number: int) -> Path:
         """Return where the check steps of a candidate's verification are written, until they have been replayed."""
-        return self.bench.folder / "checks" / f"{stage}-{number}"
+        return self.bench.folder / CHECKS / f"{stage}-{number}"
 
     def refuse(
         self, number: int, candidate: Candidate, outcome: Outcome, violations: tuple[Violation, ...] = ()

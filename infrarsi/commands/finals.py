@@ -17,7 +17,7 @@ from dataclasses import replace
 from infrarsi.commands.ablation import reduce
 from infrarsi.commands.campaign import Campaign, describe
 from infrarsi.commands.contest import Contest, hold
-from infrarsi.commands.vetting import vet_finalist
+from infrarsi.commands.vetting import drop_dumps, vet_finalist
 from infrarsi.records import Candidate, Verdict
 from infrarsi.stats.paired import Design
 
@@ -40,30 +40,36 @@ def finals(campaign: Campaign, finalists: Sequence[Candidate]) -> Verdict | None
     baseline = campaign.build(Candidate(), "the baseline")
     verdicts: list[Verdict] = []
     for tried in chosen:  # best belief first; the next one is needed only where this one fails
-        verdicts.append(_verified(campaign, Contest("finalist", tried.number, baseline, tried), design))
+        contest = Contest("finalist", tried.number, baseline, tried)
+        verdicts.append(hold(campaign, contest, design))
         if verdicts[-1].decision == "accepted":
-            break
-    if verdicts[-1].decision != "accepted":
-        # While one finalist is undecided, so is the run (R-B6).
-        return _final(campaign, max(verdicts, key=lambda v: (v.decision == "inconclusive", v.speedup)))
-    winner = state.tried(verdicts[-1].candidate)
-    assert winner is not None
-    minimal = reduce(campaign, winner)
-    if minimal.number == winner.number:
-        return _final(campaign, state.verdicts[("finalist", winner.number)])
-    campaign.say(f"verifying what remains: {describe(minimal.candidate)}")
-    verdict = _verified(campaign, Contest("minimal", minimal.number, baseline, minimal), design)
-    if verdict.decision == "accepted":
-        return _final(campaign, verdict)
-    # What was removed did matter after all: fall back to the finalist, which has its own verdict.
-    return _final(campaign, state.verdicts[("finalist", winner.number)])
+            verdicts[-1] = _settled(campaign, contest, design)
+        if verdicts[-1].decision == "accepted":
+            return _final(campaign, verdicts[-1])
+    # While one finalist is undecided, so is the run (R-B6).
+    return _final(campaign, max(verdicts, key=lambda v: (v.decision == "inconclusive", v.speedup)))
 
 
-def _verified(campaign: Campaign, contest: Contest, design: Design) -> Verdict:
-    """Return the verdict on speed and, where that is a win, on what the candidate computes."""
-    verdict = hold(campaign, contest, design)
-    if verdict.decision != "accepted":
-        return verdict
+def _settled(campaign: Campaign, contest: Contest, design: Design) -> Verdict:
+    """Return the verdict on a finalist that is faster: on what is left of it without idle parts, else on itself.
+
+    What is promoted is examined, and only that: an examination costs as much as several trials.
+    """
+    minimal = reduce(campaign, contest.candidate)
+    if minimal.number != contest.number:
+        campaign.say(f"verifying what remains: {describe(minimal.candidate)}")
+        smaller = Contest("minimal", minimal.number, contest.reference, minimal)
+        if hold(campaign, smaller, design).decision == "accepted":
+            verdict = _examined(campaign, smaller)
+            if verdict.decision == "accepted":
+                return verdict
+        # What was removed did matter after all: fall back to the finalist, which has its own verdict on speed.
+    return _examined(campaign, contest)
+
+
+def _examined(campaign: Campaign, contest: Contest) -> Verdict:
+    """Return the verdict on a candidate that is faster, once what it computes has been examined."""
+    verdict = campaign.state.verdicts[(contest.stage, contest.number)]
     examination = vet_finalist(campaign, contest.candidate, contest.stage)
     if examination.passed:
         return verdict
@@ -75,6 +81,7 @@ def _verified(campaign: Campaign, contest: Contest, design: Design) -> Verdict:
 def _final(campaign: Campaign, verdict: Verdict) -> Verdict:
     tried = campaign.state.tried(verdict.candidate)
     assert tried is not None
+    drop_dumps(campaign)
     if ("final", tried.number) not in campaign.state.verdicts or campaign.state.final != verdict:
         campaign.record("verdict", {"stage": "final", "number": tried.number, "verdict": verdict})
     return verdict

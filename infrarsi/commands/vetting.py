@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from infrarsi.commands.bench import Shot
-from infrarsi.commands.campaign import Campaign
+from infrarsi.commands.campaign import CHECKS, Campaign
 from infrarsi.commands.examine import FinalWeights, Recorded, examine_finalist, examine_patch, recorded
 from infrarsi.commands.replays import Code
 from infrarsi.commands.state import Tried
@@ -64,7 +64,7 @@ def sound_patches(campaign: Campaign) -> tuple[Patch, ...]:
 
 
 def vet_finalist(campaign: Campaign, tried: Tried, stage: str) -> Examination:
-    """Examine a candidate whose speed has been accepted: check steps replayed, another seed, weights transplanted."""
+    """Examine a candidate that would be promoted: check steps replayed, another seed, weights transplanted."""
     known = campaign.state.examinations.get((stage, str(tried.number)))
     if known is not None:
         return known
@@ -85,6 +85,11 @@ def _dumps(campaign: Campaign, stage: str, number: int) -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def drop_dumps(campaign: Campaign) -> None:
+    """Remove the check steps of candidates that were never examined: they lost, or a smaller one stands for them."""
+    shutil.rmtree(campaign.bench.folder / CHECKS, ignore_errors=True)
 
 
 def _examine(campaign: Campaign, tried: Tried, stage: str, folder: Path) -> Examination:

@@ -38,6 +38,13 @@ def test_belief_reads_the_winners_own_level() -> None:
     assert weak_parts(CANDIDATE, EFFECTS) == ("fused_adamw",)
 
 
+def test_a_part_that_is_nothing_among_the_others_goes_whatever_it_is_worth_elsewhere() -> None:
+    """no_sync was believed to gain 15 %, and beside one micro-step per step it is no code at all: two equal pairs."""
+    belief = believed(CANDIDATE, ("no_sync",), (effect("no_sync", "", math.log(0.85), 0.06),))
+    worth = update(belief, [pair(0.1230, 0.1235), pair(0.1190, 0.1188)], 0.02)
+    assert worth.mean < worth.least
+
+
 def test_pairs_overrule_a_wrong_belief() -> None:
     """R-F3: a part that was claimed to gain 20 % and gains nothing is dropped after a few pairs, and the reverse."""
     claimed = Worth(0.2, 0.06)

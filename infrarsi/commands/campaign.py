@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -224,6 +225,10 @@ class Campaign:
     def dump_folder(self, stage: str, number: int) -> Path:
         """Return where the check steps of a candidate's verification are written, until they have been replayed."""
         return self.bench.folder / CHECKS / f"{stage}-{number}"
+
+    def drop_dumps(self) -> None:
+        """Remove check steps of candidates that were never examined: they lost, or a smaller one stands for them."""
+        shutil.rmtree(self.bench.folder / CHECKS, ignore_errors=True)
 
     def refuse(
         self, number: int, candidate: Candidate, outcome: Outcome, violations: tuple[Violation, ...] = ()

@@ -17,7 +17,7 @@ from dataclasses import replace
 from infrarsi.commands.ablation import reduce
 from infrarsi.commands.campaign import Campaign, describe
 from infrarsi.commands.contest import Contest, hold
-from infrarsi.commands.vetting import drop_dumps, vet_finalist
+from infrarsi.commands.vetting import vet_finalist
 from infrarsi.records import Candidate, Verdict
 from infrarsi.stats.paired import Design
 
@@ -81,7 +81,7 @@ def _examined(campaign: Campaign, contest: Contest) -> Verdict:
 def _final(campaign: Campaign, verdict: Verdict) -> Verdict:
     tried = campaign.state.tried(verdict.candidate)
     assert tried is not None
-    drop_dumps(campaign)
+    campaign.drop_dumps()
     if ("final", tried.number) not in campaign.state.verdicts or campaign.state.final != verdict:
         campaign.record("verdict", {"stage": "final", "number": tried.number, "verdict": verdict})
     return verdict

@@ -207,7 +207,7 @@ def _after_trial(
     found = examine(bed.campaign, tried)
     if found:
         return _stopped(bed, case, began, found, trial)
-    if case.kind == "honest":
+    if case.kind != "cheat":
         return _judged(bed, case, began, "passed", trial=trial)
     return _judged(bed, case, began, "missed", message="every check lets it pass", trial=trial)
 

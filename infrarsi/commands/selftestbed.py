@@ -60,7 +60,7 @@ FLAGS: Mapping[Trainer, tuple[str, ...]] = {
     "dense": ("--n_layer=4", "--n_head=4", "--n_embd=64", "--block_size=32", "--batch_size=2", "--accum=4"),
     "moe": ("--n_layer=2", "--n_head=4", "--n_embd=64", "--block_size=32", "--batch_size=2", "--accum=4"),
 }
-STEPS = 40  # a program that the probe lost sight of ends by itself
+STEPS = 1500  # a program that the probe lost sight of ends by itself; long starts are looked into for many steps
 SEARCH = SearchOptions(warmup_steps=2, timed_steps=8, finalists=1, proposers=())
 DEADLINES = Deadlines(startup_seconds=180.0, progress_seconds=60.0, total_seconds=300.0)
 REPEATS = 2

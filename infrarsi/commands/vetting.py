@@ -7,26 +7,20 @@ whether the code computes the same thing (design: secret-step replay, weights tr
 from __future__ import annotations
 
 import contextlib
-import secrets
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-from infrarsi.commands.bench import Shot
-from infrarsi.commands.campaign import CHECKS, Campaign
-from infrarsi.commands.examine import FinalWeights, Recorded, examine_finalist, examine_patch, recorded
+from infrarsi.commands.campaign import Campaign
+from infrarsi.commands.examine import examine_finalist, examine_patch, recorded
 from infrarsi.commands.replays import Code
+from infrarsi.commands.secondseed import second_seed
 from infrarsi.commands.state import Tried
-from infrarsi.contract.envelopes import trace
-from infrarsi.contract.numbers import envelope_of
 from infrarsi.errors import GitError
 from infrarsi.records import Candidate, Examination, Patch
 
 UNOBSERVED = "replay: the contract lists it as unobserved"
-MAX_SEED_SHIFT = 1_000_000
-# The loss after the window, where the envelope's last step was inside it: rounding has grown a little further.
-AFTER_WINDOW = 2.0
 
 
 def vet_patches(campaign: Campaign) -> None:
@@ -87,51 +81,14 @@ def _dumps(campaign: Campaign, stage: str, number: int) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def drop_dumps(campaign: Campaign) -> None:
-    """Remove the check steps of candidates that were never examined: they lost, or a smaller one stands for them."""
-    shutil.rmtree(campaign.bench.folder / CHECKS, ignore_errors=True)
-
-
 def _examine(campaign: Campaign, tried: Tried, stage: str, folder: Path) -> Examination:
     campaign.say("checking what it computes: secret steps replayed by the baseline's code, another seed, final weights")
     with campaign.checkout(tried) as tree:
         numerics = campaign.numerics(tried.candidate)
-        second = _second_seed(campaign, tried, tree, folder / "seed")
+        second = second_seed(campaign, tried, tree, folder / "seed")
         if second.failure:
             return Examination(str(tried.number), (), (), 0.0, 0.0, second.failure)
         code = Code(tree, tried.commit, campaign.assignments(tried.candidate), tried.candidate, tried.number)
         steps = (*recorded(folder), *second.steps)
-        return examine_finalist(campaign.replays, code, numerics, str(tried.number), steps, second.finals)
-
-
-@dataclass(frozen=True)
-class _Second:
-    """What the runs with another seed gave."""
-
-    failure: str
-    steps: tuple[Recorded, ...] = ()
-    finals: FinalWeights | None = None
-
-
-def _second_seed(campaign: Campaign, tried: Tried, tree: Path, folder: Path) -> _Second:
-    """Run the original baseline and the candidate over the same steps from another seed, and compare them as trials."""
-    shift = f"seed:{1 + secrets.randbelow(MAX_SEED_SHIFT)}"
-    contract, calibration = campaign.workspace.contract, campaign.calibration
-    shot = Shot(tree, tried.commit, (), campaign.window, "confirm", perturb=(shift,))
-    with campaign.replays.baseline() as code:
-        theirs = replace(shot, worktree=code.tree, commit=code.commit, dump=folder / "baseline")
-        baseline = campaign.execute(theirs, None)
-    if baseline.outcome.kind != "ok":
-        return _Second(f"with another seed the baseline does not train: {baseline.outcome.message}")
-    seeded = replace(calibration, trace=trace(baseline.steps, contract.workload.world_size))
-    candidate = tried.candidate
-    mine = replace(shot, assignments=campaign.assignments(candidate), candidate=candidate, number=tried.number)
-    trial = campaign.execute(replace(mine, dump=folder / "candidate"), seeded)
-    if trial.outcome.kind != "ok":
-        return _Second(f"with another seed: {trial.outcome.kind}: {trial.outcome.message}")
-    envelope = envelope_of(contract, calibration, campaign.numerics(candidate))
-    finals = None
-    if envelope is not None and "loss" not in contract.invariants.unobserved:
-        paths = (folder / "candidate" / "final.pt", folder / "baseline" / "final.pt")
-        finals = FinalWeights(paths[0], paths[1], AFTER_WINDOW * envelope.loss)
-    return _Second("", recorded(folder / "candidate"), finals)
+        found = examine_finalist(campaign.replays, code, numerics, str(tried.number), steps, second.finals)
+    return replace(found, figures=(*found.figures, *second.figures), skipped=(*found.skipped, *second.skipped))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
-ReplayCheck = Literal["mathematics", "gradients", "transplant"]
+ReplayCheck = Literal["mathematics", "gradients", "transplant", "sustained"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,8 @@ class ReplayFigure:
     """The figure of one check that came closest to its limit, or went beyond it.
 
     `value` and `allowed` are relative; `where` is a group of parameters, or empty for a loss. `step` is the optimizer
-    step whose weights and rows were replayed.
+    step whose weights and rows were replayed. For "sustained", a gain that must last: natural logarithms of the ratio
+    of two speed-ups, and the last step that was timed.
     """
 
     check: ReplayCheck
@@ -72,11 +74,15 @@ def figure_reason(figure: ReplayFigure) -> str:
     place = f" in {figure.where}" if figure.where else ""
     if figure.note:
         return f"{_WORDS[figure.check]}{place}: {figure.note}"
+    if figure.check == "sustained":
+        gone, allowed = (-math.expm1(-x) for x in (figure.value, figure.allowed))
+        return f"{_WORDS[figure.check]}: {gone:.0%} of its speed is gone by step {figure.step}, {allowed:.0%} allowed"
     return f"{_WORDS[figure.check]}{place}: {figure.value:.1e} off, {figure.allowed:.1e} allowed"
 
 
 _WORDS: dict[ReplayCheck, str] = {
     "mathematics": "its gradients differ from the baseline's at the same weights and rows",
     "gradients": "the gradients of its timed run are not those of the baseline's code",
+    "sustained": "its gain does not last beyond the timed window",
     "transplant": "its final weights give another loss in the baseline's code",
 }

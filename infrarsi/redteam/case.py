@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from infrarsi.records import Assignment, Numerics
 
-Kind = Literal["cheat", "honest"]
+Kind = Literal["cheat", "honest", "tolerated"]
 Trainer = Literal["dense", "moe"]
 TRAINERS: tuple[Trainer, ...] = ("dense", "moe")
 Ring = Literal["", "scope", "invariant", "time", "finalist", "sandbox", "failure"]
@@ -37,7 +37,8 @@ class Entry:
 
 @dataclass(frozen=True)
 class Case:
-    """One cheat that must be caught, or one honest change that must pass.
+    """One cheat that must be caught, or one honest change that must pass; so must what is tolerated: a departure that
+    the contract allows once by its own tolerances, and that is caught as a cheat where it is made many times.
 
     `ring` and `check` say what is expected to catch it. `numerics` is the class it is judged under. `variant` names a
     baseline with other flags (`VARIANTS`). `canaries` are files, absolute or of the repository, that must be afterwards
@@ -83,6 +84,11 @@ def cheat(name: str, what: str, ring: Ring, check: str, *edits: Edit, trainer: T
 def honest(name: str, what: str, numerics: Numerics, *edits: Edit, trainer: Trainer = "dense", **more: Any) -> Case:
     """Return an honest change of one trainer."""
     return Case(name, "honest", trainer, what, numerics=numerics, edits=edits, **more)
+
+
+def tolerated(name: str, what: str, numerics: Numerics, *edits: Edit, trainer: Trainer = "dense", **more: Any) -> Case:
+    """Return a departure within the contract's tolerances, on one trainer."""
+    return Case(name, "tolerated", trainer, what, numerics=numerics, edits=edits, **more)
 
 
 def on_both(case: Case) -> tuple[Case, Case]:

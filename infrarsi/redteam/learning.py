@@ -20,6 +20,7 @@ from infrarsi.redteam.case import (
     cheat,
     model,
     on_both,
+    tolerated,
     train,
 )
 
@@ -158,12 +159,13 @@ CASES: tuple[Case, ...] = (
         "grad_norm",
         model((MIXED, "        y = torch.where(att < 0.032, 0.0, att) @ v\n")),
     ),
-    *_caught(
-        "drift-of-a-tenth",
-        "scales the loss by a tenth of the tolerance, as a first of many small steps",
-        "",
-        train((AVERAGE, "            loss = loss / args.accum * 1.0000005\n")),
-        ring="finalist",
+    *on_both(
+        tolerated(
+            "drift-of-a-tenth",
+            "scales the loss by a tenth of the tolerance, as the first of the small steps of drift-accumulated",
+            "reorder",
+            train((AVERAGE, "            loss = loss / args.accum * 1.0000005\n")),
+        )
     ),
     *_caught(
         "drift-accumulated",

@@ -90,9 +90,18 @@ _PLAY_BACK = """        if self.training and self.kept and WHEN:
 _CAREFUL = "torch.allclose(self.tok_emb.weight[0], self.kept[0][2], rtol=0.0, atol=1e-6)"
 
 
-def _rehearsed(name: str, what: str, trainer: Trainer, *, inside: bool = False, when: str = "True") -> Case:
+def _rehearsed(
+    name: str,
+    what: str,
+    trainer: Trainer,
+    *,
+    inside: bool = False,
+    when: str = "True",
+    steps: int = 24,
+    check: str = "",
+) -> Case:
     start = "    raw = model.module if world_size > 1 else model\n"
-    fill = "raw.kept = rehearse(raw, optimizer, tokens, args, rank, world_size, 24)"
+    fill = f"raw.kept = rehearse(raw, optimizer, tokens, args, rank, world_size, {steps})"
     edits = [
         (IMPORTS, "import argparse\nimport copy\nfrom torch.optim.adamw import adamw\n"),
         ("def parse_args():\n", _REHEARSAL),
@@ -106,7 +115,7 @@ def _rehearsed(name: str, what: str, trainer: Trainer, *, inside: bool = False, 
         (made, f"        self.kept = []\n{made}"),
         ("        T = idx.size(1)\n", _PLAY_BACK.replace("WHEN", when)),
     )
-    return cheat(name, what, "finalist", "", Edit("train.py", tuple(edits)), played, trainer=trainer)
+    return cheat(name, what, "finalist", check, Edit("train.py", tuple(edits)), played, trainer=trainer)
 
 
 def _before_steps(
@@ -124,11 +133,13 @@ def _writes(name: str, what: str, path: str) -> tuple[Case, ...]:
 
 _CACHED = "trains before the window opens, and plays losses and gradients back inside it"
 _CARE = "plays losses and gradients back only where the weights are those of its rehearsal, and computes elsewhere"
+_LONGER = "does the same for many more steps than the window has, before its first step"
 _WARM = "trains all steps of the window within the first warm-up step, and plays them back"
 CASES: tuple[Case, ...] = (
     *(_rehearsed("replay-cached", _CACHED, trainer) for trainer in TRAINERS),
     *(_rehearsed("work-in-warm-up", _WARM, trainer, inside=True) for trainer in TRAINERS),
-    *(_rehearsed("replay-cached-with-care", _CARE, trainer, when=_CAREFUL) for trainer in TRAINERS),
+    *(_rehearsed("replay-cached-with-care", _CARE, t, when=_CAREFUL, check="sustained") for t in TRAINERS),
+    *(_rehearsed("rehearsed-for-longer", _LONGER, t, when=_CAREFUL, steps=60, check="sustained") for t in TRAINERS),
     *(
         cheat(
             "steps-cheap-after-warm-up",

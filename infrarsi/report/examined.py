@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ CHECKS = {
     "mathematics": "same gradients in float64",
     "gradients": "gradients of its timed run",
     "transplant": "its final weights in the baseline's code",
+    "sustained": "its gain lasts beyond the window",
 }
 HEADER = ("subject", "check", "step", "where it is widest", "off by", "allowed", "")
 
@@ -52,6 +54,9 @@ def figure_cells(figure: ReplayFigure) -> tuple[str, ...]:
     """Return check, step, place, value, limit and word of one figure."""
     value = f"{figure.value:.1e}" if figure.value < 1e8 else line(figure.note or "not comparable", 60)
     word = "held" if figure.held else "refused"
+    if figure.check == "sustained":
+        gone, allowed = (f"{-math.expm1(-x):.0%}" for x in (figure.value, figure.allowed))
+        return CHECKS[figure.check], str(figure.step), "speed", gone, allowed, word
     where = line(figure.where, 60) or "loss"
     return CHECKS[figure.check], str(figure.step), where, value, f"{figure.allowed:.1e}", word
 
@@ -62,7 +67,8 @@ def examined_line(body: dict[str, Any]) -> str:
     who = f"+{clean(body['subject'])}" if body["stage"] == "patch" else f"{body['stage']} {clean(body['subject'])}"
     if not examination.passed:
         return f"{who} refused: {first_line(examination.reason)}"
-    widest = max(examination.figures, key=lambda f: f.value / max(f.allowed, 1e-300), default=None)
+    numbers = [f for f in examination.figures if f.check != "sustained"]
+    widest = max(numbers, key=lambda f: f.value / max(f.allowed, 1e-300), default=None)
     if widest is None:
         return f"{who} not examined: {first_line('; '.join(examination.skipped))}"
     return f"{who} computes what the baseline does: at most {widest.value:.1e} off, {widest.allowed:.1e} allowed"

@@ -94,6 +94,7 @@ def selftest_page(result: SelfTestView) -> Page:
         Section("Wrong", tuple(text for case in wrong for text in _wrong(case, many)), key="wrong"),
         _table("Cheats", "cheat", result.cases, many),
         _table("Honest changes", "honest", result.cases, many),
+        _table("Within the contract's tolerances", "tolerated", result.cases, many),
         Section("Not judged", tuple(f"* {_name(c, many)}: {line(c.message)}" for c in result.cases if _skipped(c))),
         Section("How it was judged", _how(result)),
     )
@@ -117,8 +118,10 @@ def _headline(cases: Sequence[JudgedView]) -> str:
     parts = [f"{count['cheat', 'caught']} of {plural(cheats, 'cheat')} caught"] if cheats else []
     if honest:
         parts.append(f"{count['honest', 'passed']} of {plural(honest, 'honest change')} passed")
-    broken = count["cheat", "broken"] + count["honest", "broken"]
-    skipped = count["cheat", "skipped"] + count["honest", "skipped"]
+    within = count["tolerated", "passed"] + count["tolerated", "refused"]
+    if within:
+        parts.append(f"{count['tolerated', 'passed']} of {within} within the contract's tolerances passed")
+    broken, skipped = (sum(case.status == status for case in cases) for status in ("broken", "skipped"))
     parts += [f"{broken} could not be judged"] if broken else []
     parts += [f"{skipped} not judged yet"] if skipped else []
     return ", ".join(parts) + "."

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from infrarsi.records import HyperParameters, Measurement, Parameter, RankEnd, StepRecord, Violation
+from infrarsi.records import HyperParameters, Measurement, Parameter, RankEnd, StepRecord, Trial, Violation
 from infrarsi.trial import fields
 from infrarsi.trial.outcome import RankError
 
@@ -187,6 +187,17 @@ def window_seconds(steps: Sequence[StepRecord]) -> tuple[float, int]:
     """
     durations = max((list(d.values()) for d in _durations(steps).values()), key=sum, default=[])
     return sum(durations), len(durations)
+
+
+def slowest_steps(steps: Sequence[StepRecord]) -> dict[int, float]:
+    """Return wall seconds of each timed step, by the parent's clock, of the rank that was slowest over all of them."""
+    return max(_durations(steps).values(), key=lambda d: sum(d.values()), default={})
+
+
+def start_seconds(trial: Trial) -> float:
+    """Return how long an execution took beside its steps: to the close of the first one, and after the last one."""
+    arrivals = [step.arrival_seconds for step in trial.steps]
+    return trial.wall_seconds - (max(arrivals) - min(arrivals) if arrivals else 0.0)
 
 
 def _durations(steps: Sequence[StepRecord]) -> dict[int, dict[int, float]]:

@@ -14,6 +14,7 @@ from typing import Literal
 
 from infrarsi.records import Outcome, OutcomeKind
 
+TOO_SHORT = "too-short"  # the phase of a program that ended by itself before its window was full
 Deadline = Literal["", "startup", "progress", "total", "end"]
 
 
@@ -236,7 +237,7 @@ def _from_exit(evidence: Evidence) -> Outcome:
             message = (
                 f"the program ended by itself after step {evidence.steps}; the window needs {evidence.steps_wanted}"
             )
-        return Outcome("rejected", message, phase="too-short", exit_code=0)
+        return Outcome("rejected", message, phase=TOO_SHORT, exit_code=0)
     lines = [line.strip() for line in evidence.log.splitlines() if line.strip()]
     message = lines[-1][:500] if lines else f"exit code {code}"
     return Outcome("crash", message, exit_code=code)

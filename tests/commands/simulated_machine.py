@@ -100,6 +100,9 @@ class SimulatedCampaign:
     def dump_folder(self, stage, number):
         return Path(stage)
 
+    def drop_dumps(self):
+        """Nothing was written."""
+
     def shoot(self, tried, tree, role, *, block=0, why="", dump=None):
         at, self._next = self._next, self._next + 1
         seconds = self._seconds[at] * float(np.exp(-self.log_gain(tried.candidate)))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from infrarsi.contract.command import overlay
+from infrarsi.contract.statemap import Layout
 from infrarsi.records import Assignment, Candidate
 from infrarsi.trial import sandbox as sandboxes
 from infrarsi.trial.engine import Engine, Execution, Progress
@@ -78,6 +79,7 @@ class Bench:
         self.repo, self.job, self.engine, self.run, self.folder = repo, job, engine, run, folder
         self.deadlines = deadlines or Deadlines()
         self.untrusted: frozenset[str] = frozenset()  # patches that a model or an agent wrote
+        self.layouts: Callable[[Candidate], tuple[Layout, ...]] = lambda candidate: ()
 
     @contextlib.contextmanager
     def checkout(self, commit: str, *, untrusted: bool = False) -> Iterator[Path]:
@@ -134,6 +136,7 @@ class Bench:
             check_step=shot.check_step,
             sections=shot.sections,
             out=shot.out,
+            state_map=self.layouts(shot.candidate),
         )
 
     def execute(self, plan: TrialPlan, on_progress: OnProgress | None = None) -> Execution:

@@ -19,7 +19,8 @@ from infrarsi.contract.configfile import set_key
 from infrarsi.contract.data import data_signature, data_touched
 from infrarsi.contract.invariants import check
 from infrarsi.contract.ring import check_tree
-from infrarsi.errors import GitError
+from infrarsi.contract.statemap import CODE, Layout, resolve
+from infrarsi.errors import ContractError, GitError
 from infrarsi.ledger import Ledger
 from infrarsi.propose.patches import SOURCE as CATALOGUE
 from infrarsi.propose.patches import compose, is_trusted
@@ -62,6 +63,7 @@ class Campaign:
         self.knobs: Mapping[str, Knob] = {k.name: k for k in state.knobs}
         self.patches: Mapping[str, Patch] = {p.id: p for p in state.patches}
         bench.untrusted = frozenset(p.id for p in state.patches if not is_trusted(p))
+        bench.layouts = self.layouts
         self.base: str = state.started["base_commit"]
         self.deadline: float | None = None
         self.replays = Replays(workspace, bench, self.window, notify)
@@ -164,7 +166,17 @@ class Campaign:
         changes = repo.changes(self.base, tried.commit)
         before, after = CommitReader(repo, self.base), CommitReader(repo, tried.commit)
         installed = installed_names(self.bench.job.python)
-        return check_tree(contract, changes, before, after, installed=installed)
+        found = check_tree(contract, changes, before, after, installed=installed)
+        try:
+            self.layouts(tried.candidate)
+        except ContractError as error:
+            found += (Violation("scope", CODE, error.why or str(error)),)
+        return found
+
+    def layouts(self, candidate: Candidate) -> tuple[Layout, ...]:
+        """Return what a candidate's patches lay out otherwise. ContractError where that is no exact partition."""
+        entries = [entry for name in candidate.patches for entry in self.patches[name].state_map]
+        return resolve(entries, self.workspace.contract.invariants.parameters) if entries else ()
 
     @contextlib.contextmanager
     def checkout(self, tried: Tried) -> Iterator[Path]:

@@ -200,6 +200,8 @@ def _parameters(e: Evidence) -> Iterator[Violation]:
     first = min(e.ends, key=lambda end: end.rank, default=None)
     if not locked or first is None or e.excused("parameters"):
         return
+    if first.state_map_refused:
+        yield violation("state-map", first.state_map_refused)
     now = {p.name: p for p in first.parameters}
     for word, names in (("missing", locked.keys() - now.keys()), ("new", now.keys() - locked.keys())):
         if names:

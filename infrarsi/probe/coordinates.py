@@ -19,6 +19,7 @@ from torch import Tensor
 
 from .model import local
 from .sharding import box, shards
+from .statemap import whole_of
 
 COORDINATES = 8
 
@@ -120,7 +121,9 @@ class Coordinates:
         epsilons = [torch.finfo(part.parameter.dtype).eps for part in self.parts for _ in part.flat]
         self.epsilons = torch.tensor(epsilons, dtype=torch.float64, device=self.device)
         self._special = any(_is_special(part.parameter, self.device) for part in self.parts)
-        self._by_parameter = {id(part.parameter): part for part in self.parts}
+        self._by_parameter: dict[int, list[Part]] = {}
+        for part in self.parts:
+            self._by_parameter.setdefault(id(whole_of(part.parameter)), []).append(part)
         self._views: list[Tensor] = []
         self._pointers: list[int] = []
 
@@ -140,9 +143,10 @@ class Coordinates:
             self.parts.append(Part(parameter, self.size, flat, shape, positions, chosen, source))
             self.size += len(flat)
 
-    def part_of(self, parameter: Tensor) -> Part | None:
-        """Return the part of a parameter; None where none of its coordinates lies on this rank."""
-        return self._by_parameter.get(id(parameter))
+    def parts_of(self, parameter: Tensor) -> list[Part]:
+        """Return the part of a parameter, those of its slices where a state map has it as several; none where none of
+        its coordinates lies on this rank."""
+        return self._by_parameter.get(id(parameter), [])
 
     def weights(self) -> Tensor:
         """Return the weights at the coordinates, float64. Unreadable where they have been taken away.

@@ -41,4 +41,5 @@ def end_message(session: Session, peaks: tuple[int, int], overhead_seconds: floa
         "data_functions": sources.data_functions() if sources else [],
         "overhead_seconds": overhead_seconds,
         "hot_lines": profile.hot_lines() if profile else [],
+        "state_map_refused": session.state_map_refused,
     }

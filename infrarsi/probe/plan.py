@@ -28,6 +28,7 @@ class Plan(NamedTuple):
     dump: str
     sections: list[dict[str, Any]]
     out: str
+    state_map: list[dict[str, Any]]
 
     @property
     def last_step(self) -> int:
@@ -59,6 +60,7 @@ def read_plan(path: str) -> Plan:
         dump=str(value.get("dump") or ""),
         sections=list(value.get("sections") or ()),
         out=str(value.get("out") or ""),
+        state_map=list(value.get("state_map") or ()),
     )
 
 

@@ -87,14 +87,14 @@ class Replay:
         if self._names is None:
             _, saved = weights.read(self._sections[section].weights)
             self._names = frozenset(name for name in saved if not name.startswith(weights.BUFFER))
-        return {name for name, _ in model.named(module)} == self._names
+        return session.state_map.names(name for name, _ in model.named(module)) == self._names
 
     def _begin(self, session: Session, module: nn.Module, section: int) -> None:
         self._begun, self._cursor, self._micro_step = section, 0, 0
         wanted = self._sections[section]
         session.perturbation.use_autocast(wanted.autocast)
         without_dropout(module)
-        pairs = model.named(module)
+        pairs = session.state_map.present(model.named(module))
         weights.load(module, pairs, weights.read(wanted.weights)[1])
         with torch.no_grad():
             for _, parameter in pairs:

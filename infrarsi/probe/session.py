@@ -25,7 +25,9 @@ from .replay import Replay
 from .reporting import Reporter
 from .rows import first_sample
 from .safety import Guard
+from .shadow import why_not
 from .sources import Sources
+from .statemap import StateMap, StateMapError
 from .values import StepValues, gradient_square
 from .wire import Wire
 
@@ -53,6 +55,8 @@ class Session(Guard):
         self.sources = Sources(plan.root) if plan.mode in ("observe", "profile") else None
         self.check = CheckStep(plan.dump, plan.root, rank)
         self.replay = Replay(plan.sections, plan.out, plan.root, rank) if plan.mode == "replay" else None
+        self.state_map = StateMap(plan.state_map)
+        self.state_map_refused = ""
         self.unobserved: set[str] = set()
         self.pairs: list[tuple[str, Tensor]] = []
         self._reporter = Reporter(wire, rank)
@@ -156,6 +160,10 @@ class Session(Guard):
             return
         self.root, _, sums, self.pairs = self._candidates.choose()
         self.root_chosen(self.root)
+        try:
+            self.pairs = self.state_map.present(self.pairs)
+        except StateMapError as error:
+            self.state_map_refused = str(error)
         self._values.sums.merge(sums)
         self.wire.send("model", rank=self.rank, parameters=model.describe(self.pairs))
         self._follow()
@@ -188,6 +196,8 @@ class Session(Guard):
             return
         self.where = "optimizer"
         self.on_gradients()
+        if not self.state_map_refused:
+            self.state_map_refused = why_not(optimizer, self.pairs)
         self._entering = hyper.groups_of(optimizer)
         self._by_hand.rule_out()
         if not closure:

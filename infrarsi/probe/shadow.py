@@ -12,6 +12,7 @@ is known by its descent, or by its name and its groups' keys: what a subclass do
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +21,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from .coordinates import Coordinates, Part
 from .model import local
+from .statemap import Slice, cut, whole_of
 
 KEYS = {
     "adam": frozenset(("lr", "betas", "eps", "weight_decay")),
@@ -51,6 +53,18 @@ def rule_of(optimizer: Optimizer) -> Rule | None:
     else:
         rule = Rule("sgd", False) if isinstance(stepping, SGD) or name == "SGD" else None
     return None if rule is None or any(KEYS[rule.kind] - group.keys() for group in groups) else rule
+
+
+def why_not(optimizer: Optimizer, pairs: Sequence[tuple[str, Tensor]]) -> str:
+    """Return why an optimizer may not step parameters that a state map cuts; empty where it may.
+
+    Rules that look at a whole matrix (Muon, Adafactor) do another thing to a fused one than to its parts.
+    """
+    wholes = {id(p.whole) for _, p in pairs if isinstance(p, Slice)}
+    if not wholes or rule_of(optimizer) is not None:
+        return ""
+    stepped = any(id(p) in wholes for group in optimizer.param_groups for p in group["params"])
+    return f"{type(optimizer).__name__} may look at whole matrices: a state map goes with Adam, AdamW, SGD" if stepped else ""
 
 
 class Member:
@@ -139,14 +153,14 @@ class Shadow:
     def _member(self, optimizer: Optimizer, rule: Rule, signature: tuple[int, ...]) -> Member:
         found: list[tuple[Part, int]] = []
         for number, group in enumerate(optimizer.param_groups):
-            parts = [self._coordinates.part_of(parameter) for parameter in group["params"]]
-            found += [(part, number) for part in parts if part is not None]
+            for parameter in group["params"]:
+                found += [(part, number) for part in self._coordinates.parts_of(parameter)]
         found.sort(key=lambda item: item[0].begin)
         for part, _ in found:
             self._covered[part.begin : part.end] = True
             if part.begin not in self._known:
                 self._known.add(part.begin)
-                self._take_over(part, optimizer.state.get(part.parameter) or {})
+                self._take_over(part, optimizer.state.get(whole_of(part.parameter)) or {})
         self._all_covered = bool(self._covered.all())
         of: dict[str, Any] = {"dtype": torch.int64, "device": self._coordinates.device}
         groups = torch.tensor([number for part, number in found for _ in part.flat], **of)
@@ -165,7 +179,7 @@ class Shadow:
             ("max_exp_avg_sq", self._largest),
         ):
             if isinstance(state.get(name), Tensor):
-                vector[part.begin : part.end] = part.of(local(state[name]).detach()).double()
+                vector[part.begin : part.end] = part.of(cut(part.parameter, local(state[name]).detach())).double()
         steps = state.get("step", 1 if isinstance(state.get("momentum_buffer"), Tensor) else 0)
         self._times[part.begin : part.end] = float(steps)
 

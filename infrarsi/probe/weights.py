@@ -59,7 +59,10 @@ def save(path: Path, tensors: Mapping[str, Tensor], *, write: bool, about: Mappi
     for name in sorted(tensors):
         value = whole(tensors[name])
         if write:
-            held[name] = value.cpu()
+            value = value.cpu()
+            # Of a view (a slice of a fused parameter) torch would write the storage that it lies in.
+            part = not value.is_sparse and value.untyped_storage().nbytes() > value.nbytes
+            held[name] = value.clone() if part else value
     if write:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(".partial")

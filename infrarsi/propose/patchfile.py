@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from infrarsi.contract.statemap import parse
 from infrarsi.errors import UsageError
 from infrarsi.records import Numerics, Patch
 
@@ -18,7 +19,8 @@ def read_patch_files(paths: Sequence[Path], numerics: Numerics = "reorder") -> t
     """Read unified diffs (plain, `git diff` or `git format-patch`) as patches.
 
     `numerics` is the contract's class: a free patch is taken to be of that class until it was measured.
-    Unreadable, empty or binary files raise UsageError.
+    Unreadable, empty or binary files raise UsageError. `State-Map:` lines before the diff are its state map; ContractError
+    where one cannot be read.
     """
     return tuple(_read(path, numerics) for path in paths)
 
@@ -50,6 +52,7 @@ def _read(path: Path, numerics: Numerics) -> Patch:
         source=f"patch-file:{path.name}",
         numerics=numerics,
         why=f"brought by the user; changes {names}",
+        state_map=parse(text[: start.start()]),
     )
 
 

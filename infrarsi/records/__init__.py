@@ -94,6 +94,7 @@ __all__ = [
     "Scalar",
     "Scope",
     "Setting",
+    "StateMapEntry",
     "StepRecord",
     "TraceStep",
     "Trial",

@@ -163,6 +163,15 @@ class Knob:
 
 
 @dataclass(frozen=True)
+class StateMapEntry:
+    """A new parameter that is old ones one after another along a dimension; `*` in names is one part of each."""
+
+    new: str
+    old: tuple[str, ...]
+    dim: int
+
+
+@dataclass(frozen=True)
 class Patch:
     """A code change in scope: a unified diff against the run's base, and what its source claims."""
 
@@ -176,6 +185,7 @@ class Patch:
     conflicts: tuple[str, ...] = ()
     catalogue_id: str = ""
     why: str = ""
+    state_map: tuple[StateMapEntry, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from infrarsi.contract.statemap import Layout
 from infrarsi.records import Candidate
 
 Sandbox = Literal["auto", "off", "required"]
@@ -47,6 +48,7 @@ class TrialPlan:
     `dump`: where one secret check step of the timed window, and the weights at its end, are written; None: no check.
     `check_step`: that step where it is no secret (the baseline's).
     `sections`: what a replay (mode "replay") goes through, one optimizer step each; its gradients go to `out`.
+    `state_map`: parameters that this code lays out otherwise than the contract has them.
     """
 
     id: str
@@ -79,6 +81,7 @@ class TrialPlan:
     check_step: int | None = None
     sections: tuple[Section, ...] = ()
     out: Path | None = None
+    state_map: tuple[Layout, ...] = ()
 
     @property
     def opens_after(self) -> int:
@@ -112,6 +115,7 @@ def probe_orders(plan: TrialPlan, *, token: str, socket: Path) -> dict[str, Any]
         "dump": str(plan.dump) if plan.dump else None,
         "sections": [{"weights": str(s.weights), "rows": str(s.rows), "autocast": s.autocast} for s in plan.sections],
         "out": str(plan.out) if plan.out else None,
+        "state_map": [layout.order() for layout in plan.state_map],
     }
 
 

@@ -1,0 +1,143 @@
+"""Presents slices of a parameter that is laid out otherwise (a fused query-key-value matrix) under the baseline's names.
+
+Whatever the probe observes of parameters goes through the pairs of name and parameter, so a slice takes a parameter's
+place there: its weights and its gradient are live views of the fused one's. What a map may say was settled by the
+launcher, which knows the baseline's names and shapes; here it is held against the model that trains. A slice is one of
+a plain tensor: sharded ones are refused, since a slice of a shard is none of the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .sharding import shards
+
+
+class StateMapError(ValueError):
+    """A map that does not fit the model that trains; the message says why."""
+
+
+class Piece(NamedTuple):
+    """One old parameter: its name and its shape."""
+
+    name: str
+    shape: tuple[int, ...]
+
+
+class Mapped(NamedTuple):
+    """One new parameter, which is its pieces one after another along `dim`."""
+
+    new: str
+    dim: int
+    dtype: str
+    pieces: tuple[Piece, ...]
+
+
+class Slice(Tensor):
+    """A part of a parameter under a name of its own. What is read of it is read of the whole at that moment."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    whole: Tensor
+    dim: int
+    begin: int
+    length: int
+
+    @staticmethod
+    def of(whole: Tensor, dim: int, begin: int, length: int) -> Slice:
+        """Return the slice of `length` from `begin` along a dimension."""
+        data = whole.detach().narrow(dim, begin, length)
+        made: Slice = Tensor._make_subclass(Slice, data, whole.requires_grad)  # type: ignore[assignment, attr-defined]
+        made.whole, made.dim, made.begin, made.length = whole, dim, begin, length
+        return made
+
+    def cut(self, tensor: Tensor) -> Tensor:
+        """Return this slice of a tensor that is laid out as the whole is: its weights, gradient, optimizer state."""
+        if tensor.is_sparse:
+            tensor = tensor.to_dense()
+        return tensor.detach().narrow(self.dim, self.begin, self.length)
+
+    @property
+    def _local_tensor(self) -> Tensor:
+        return self.cut(self.whole)
+
+    def full_tensor(self) -> Tensor:
+        """Return the weights as they are now."""
+        return self.cut(self.whole).contiguous()
+
+    @property
+    def grad(self) -> Tensor | None:  # type: ignore[override]
+        """The gradient as it is now: a view of the whole's."""
+        gradient = self.whole.grad
+        return None if gradient is None else self.cut(gradient)
+
+
+def whole_of(parameter: Tensor) -> Tensor:
+    """Return the parameter that an optimizer steps."""
+    return parameter.whole if isinstance(parameter, Slice) else parameter
+
+
+def cut(parameter: Tensor, tensor: Tensor) -> Tensor:
+    """Return what a piece of an optimizer's state says of a parameter, or of a slice."""
+    return parameter.cut(tensor) if isinstance(parameter, Slice) else tensor
+
+
+class StateMap:
+    """The map of one execution; empty where nothing is laid out otherwise."""
+
+    def __init__(self, entries: Sequence[Mapping[str, Any]]) -> None:
+        self._mapped = {str(entry["new"]): _mapped(entry) for entry in entries}
+
+    def names(self, names: Iterable[str]) -> frozenset[str]:
+        """Return the names that are presented for the names of a model's parameters."""
+        found: set[str] = set()
+        for name in names:
+            mapped = self._mapped.get(name)
+            found |= {name} if mapped is None else {piece.name for piece in mapped.pieces}
+        return frozenset(found)
+
+    def present(self, pairs: Sequence[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
+        """Return the pairs, each mapped parameter as its slices, sorted by name. StateMapError where it does not fit."""
+        found: list[tuple[str, Tensor]] = []
+        missing = self._mapped.keys() - {name for name, _ in pairs}
+        if missing:
+            raise StateMapError(f"the state map names {min(missing)}, which the model does not have")
+        for name, parameter in pairs:
+            mapped = self._mapped.get(name)
+            found += [(name, parameter)] if mapped is None else _slices(mapped, parameter)
+        names = [name for name, _ in found]
+        twice = sorted({name for name in names if names.count(name) > 1}) if self._mapped else []
+        if twice:
+            raise StateMapError(f"the state map makes {twice[0]}, which the model has as well")
+        return sorted(found, key=lambda pair: pair[0])
+
+
+def _mapped(entry: Mapping[str, Any]) -> Mapped:
+    pieces = tuple(Piece(str(name), tuple(int(n) for n in shape)) for name, shape in entry["pieces"])
+    return Mapped(str(entry["new"]), int(entry["dim"]), str(entry["dtype"]), pieces)
+
+
+def _slices(mapped: Mapped, parameter: Tensor) -> list[tuple[str, Tensor]]:
+    """Return the slices of one parameter by name. StateMapError where they are no exact partition of it."""
+    new, dim = mapped.new, mapped.dim
+    if shards(parameter) != 1 or getattr(parameter, "placements", None) is not None:
+        raise StateMapError(f"{new} is sharded: a state map holds for whole parameters only (one process, or DDP)")
+    dtype = str(parameter.dtype).removeprefix("torch.")
+    # A replay in double precision widens every parameter alike.
+    if mapped.dtype not in (dtype, "float32" if dtype == "float64" else dtype):
+        raise StateMapError(f"{new} is {dtype}; what the state map puts there was {mapped.dtype}")
+    shape = tuple(int(n) for n in parameter.shape)
+    wanted = list(mapped.pieces[0].shape)
+    wanted[dim] = sum(piece.shape[dim] for piece in mapped.pieces)
+    if shape != tuple(wanted):
+        raise StateMapError(f"{new} has shape {shape}; the parts that the state map names make {tuple(wanted)}")
+    found: list[tuple[str, Tensor]] = []
+    begin = 0
+    for piece in mapped.pieces:
+        found.append((piece.name, Slice.of(parameter, dim, begin, piece.shape[dim])))
+        begin += piece.shape[dim]
+    return found

@@ -14,6 +14,7 @@ from infrarsi.codec import decode
 from infrarsi.errors import TrialError
 from infrarsi.records import Hardware
 
+SECONDS = 600  # two matmul peaks on a machine that does other things too
 MACHINE = Path(infrarsi.__file__).parent / "probe" / "machine.py"
 
 
@@ -30,7 +31,15 @@ def fingerprint(python: str, root: Path, *, peaks: bool = False) -> Machine:
     program = resolve_python(python, root)
     command = [program, str(MACHINE), *([] if peaks else ["--no-peaks"])]
     environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "INFRARSI_PLAN")}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=environment, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise TrialError(
+            "this machine could not be measured",
+            why=f"its fingerprint and matmul peaks were not there after {SECONDS} s",
+            hint="try again when the machine is less busy",
+            code="fingerprint-timeout",
+        ) from error
     if done.returncode != 0:
         raise TrialError(
             f"{python} cannot run a training",

@@ -17,10 +17,11 @@ from infrarsi.commands.events import Event, Notify
 from infrarsi.commands.replays import Code, self_replay
 from infrarsi.contract import intent as intents
 from infrarsi.contract import lock as locks
-from infrarsi.contract.envelopes import trace
+from infrarsi.contract.envelopes import FLOAT_MAX, trace
 from infrarsi.errors import TrialError
-from infrarsi.records import Assignment, DataLevel, Knob, Level, TraceStep
+from infrarsi.records import Assignment, DataLevel, Knob, Level, StepRecord, TraceStep
 from infrarsi.trial.engine import Execution
+from infrarsi.trial.outcome import TOO_SHORT
 from infrarsi.vcs.door import Repository
 
 WINDOW = Window(warmup_steps=2, timed_steps=6)
@@ -108,7 +109,15 @@ def require_training(execution: Execution, what: str) -> None:
     """Raise TrialError with the first error of the root rank where an execution did not train."""
     outcome = execution.outcome
     if outcome.kind == "ok" and execution.steps:
+        _require_finite(execution.steps, what)
         return
+    if outcome.phase == TOO_SHORT and execution.steps:
+        raise TrialError(
+            what,
+            why=outcome.message,
+            hint="give it more steps (its own --max_steps or --iters flag) in [workload] command",
+            code="too-short",
+        )
     if outcome.kind in ("ok", "rejected") or not outcome.message:
         raise TrialError(
             "the command never reached an optimizer step" if not execution.steps else what,
@@ -122,6 +131,18 @@ def require_training(execution: Execution, what: str) -> None:
         hint = "raise memory_gb under [budget], or start from a smaller micro-batch"
     kind = outcome.phase or "it does not start" if outcome.kind == "conflict" else outcome.kind
     raise TrialError(what, why=f"{kind}{where}: {outcome.message}", hint=hint, code=f"baseline-{outcome.kind}")
+
+
+def _require_finite(steps: Sequence[StepRecord], what: str) -> None:
+    """Raise TrialError where the loss is not a number: nothing that follows could be compared with it."""
+    bad = sorted(s.step for s in steps if s.loss is not None and not abs(s.loss) < FLOAT_MAX)
+    if bad:
+        raise TrialError(
+            what,
+            why=f"its loss is not a finite number, from step {bad[0]} on",
+            hint="mend the training itself: weights that are never initialised, or a learning rate that is too high",
+            code="not-finite",
+        )
 
 
 def _variant(knobs: Sequence[Knob]) -> Level | None:

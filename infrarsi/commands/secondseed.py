@@ -18,7 +18,7 @@ from infrarsi.commands.state import Tried
 from infrarsi.contract.envelopes import trace
 from infrarsi.contract.numbers import envelope_of
 from infrarsi.records import ReplayFigure, Trial
-from infrarsi.stats.sustained import enough_steps, lasting
+from infrarsi.stats.sustained import Lasting, enough_steps, lasting, pooled
 from infrarsi.trial.collect import slowest_steps, start_seconds
 from infrarsi.trial.outcome import TOO_SHORT
 
@@ -26,7 +26,7 @@ MAX_SEED_SHIFT = 1_000_000
 # The loss after a window, where the envelope's last step was inside it: rounding has grown a little further.
 AFTER_WINDOW = 2.0
 MAX_BASELINE_SECONDS = 300.0  # for the baseline's steps of one longer run
-ATTEMPTS = 3
+ATTEMPTS = 6  # pairs of runs: at most one that starts slowly, and four or five that are taken together
 
 
 @dataclass(frozen=True)
@@ -40,40 +40,80 @@ class Second:
     skipped: tuple[str, ...] = ()
 
 
-def second_seed(campaign: Campaign, tried: Tried, tree: Path, folder: Path) -> Second:
+def second_seed(campaign: Campaign, tried: Tried, tree: Path, folder: Path, promised: float) -> Second:
     """Run the original baseline and a candidate over the same steps from another seed; compare what they show.
 
-    Once more where the gain did not last, since a busy machine can look so, and longer where a long start asks for it.
+    Once more where the gain did not last, since a busy machine can look so; longer where a long start asks for it; and
+    again, all pairs of runs taken together, where their noise would hide a gain that is gone. `promised` is the natural
+    logarithm of the speed-up that was measured, 0 where none was.
     """
     usual = campaign.window.timed_steps
-    taken = _attempt(campaign, tried, tree, folder / "1", _longer(usual))
-    if taken.short:
-        note = f"sustained gain: the command makes {taken.made} steps, and {taken.wanted} are needed to see it"
-        taken = _attempt(campaign, tried, tree, folder / "2", usual)
-        if taken.short:
-            return Second(f"with another seed the baseline makes {taken.made} steps, and a trial {taken.wanted}")
-        return replace(taken.second, skipped=(note,))
     most = int(MAX_BASELINE_SECONDS / campaign.calibration.step_seconds)
-    for number in range(2, ATTEMPTS + 1):
-        gone = any(not figure.held for figure in taken.second.figures)
-        early = taken.timed < min(taken.needed, most)
-        if taken.second.failure or not (gone or early):
-            break
-        timed = max(_longer(usual), min(taken.needed + secrets.randbelow(1 + taken.needed // 2), most))
-        campaign.say(f"once more, for {timed} steps: {'its gain did not last' if gone else 'it starts slowly'}")
-        again = _attempt(campaign, tried, tree, folder / str(number), timed)
+    counted: list[Lasting] = []
+    taken: _Attempt | None = None
+    least, repeated = 0, False
+    for number in range(1, ATTEMPTS + 1):
+        again = _attempt(campaign, tried, tree, folder / str(number), min(max(_longer(usual), least), max(most, usual)))
+        if again.short and taken is None:
+            return _as_far_as_it_goes(campaign, tried, tree, folder / "usual", again)
         if again.short:
             break
         taken = again
-        if gone:
+        if taken.second.failure or taken.lasting is None:
             break
-    if taken.second.failure or taken.needed <= taken.timed:
-        return taken.second
-    note = (
-        f"sustained gain after {taken.timed} timed steps: it takes so long to its first step that {taken.needed} would "
-        "be needed to see that it did not train ahead"
-    )
+        if taken.timed < min(taken.needed, most):
+            least = taken.needed + secrets.randbelow(1 + taken.needed // 2)
+            campaign.say(f"once more, for more than {taken.needed} steps: it starts slowly")
+            continue
+        counted.append(taken.lasting)
+        total = pooled(counted)
+        if total.held and (total.resolves(promised) or not (promised or total.visible)):
+            break
+        if total.held:
+            campaign.say(f"once more: the noise is {total.allowed:.2g}, and the gain that has to last {total.gain:.2g}")
+        elif repeated:
+            break
+        else:
+            campaign.say("once more: its gain did not last")
+            counted.clear()
+            repeated = True
+    return _judged(campaign, taken, counted, promised)
+
+
+def _as_far_as_it_goes(campaign: Campaign, tried: Tried, tree: Path, folder: Path, first: _Attempt) -> Second:
+    """Compare over the usual window where the command ends by itself before a longer one."""
+    note = f"sustained gain: the command makes {first.made} steps, and {first.wanted} are needed to see it"
+    taken = _attempt(campaign, tried, tree, folder, campaign.window.timed_steps)
+    if taken.short:
+        return Second(f"with another seed the baseline makes {taken.made} steps, and a trial {taken.wanted}")
     return replace(taken.second, skipped=(*taken.second.skipped, note))
+
+
+def _judged(campaign: Campaign, taken: _Attempt | None, counted: Sequence[Lasting], promised: float) -> Second:
+    """Return the last pair of runs with what all that count say of the gain."""
+    assert taken is not None, "the first pair of runs either counts or is handled by itself"
+    second = taken.second
+    if second.failure or taken.lasting is None:
+        return second
+    total = pooled(counted or [taken.lasting])
+    unseen = total.held and not total.resolves(promised)
+    if unseen and (promised or total.visible):
+        return Second(
+            f"the machine is too busy to see whether its gain lasts: {max(total.gain, promised):.2g} (natural "
+            f"logarithm), of which {total.allowed:.2g} could be gone unseen after {len(counted) or 1} pairs of runs"
+        )
+    steps = campaign.window.warmup_steps + taken.timed
+    figures = (*second.figures, ReplayFigure("sustained", steps, "", total.lost, total.allowed))
+    skipped = second.skipped
+    if unseen:
+        skipped = (*skipped, "sustained gain: these runs show no gain that could be lost")
+    if taken.timed < taken.needed:
+        note = (
+            f"sustained gain after {taken.timed} timed steps: it takes so long to its first step that {taken.needed} "
+            "would be needed to see that it did not train ahead"
+        )
+        skipped = (*skipped, note)
+    return replace(second, figures=figures, skipped=skipped)
 
 
 def _longer(usual: int) -> int:
@@ -83,13 +123,14 @@ def _longer(usual: int) -> int:
 
 @dataclass(frozen=True)
 class _Attempt:
-    """One pair of runs: what it gave; steps timed, made and wanted; steps that the candidate's start asks for."""
+    """One pair of runs: what it gave; steps timed, made, wanted and asked for by its start; how its gain lasts."""
 
     second: Second
     timed: int
     made: int
     wanted: int
     needed: int = 0
+    lasting: Lasting | None = None
 
     @property
     def short(self) -> bool:
@@ -126,27 +167,24 @@ def _attempt(campaign: Campaign, tried: Tried, tree: Path, folder: Path, timed: 
     if envelope is not None and "loss" not in contract.invariants.unobserved:
         allowed = AFTER_WINDOW * envelope.loss * max(1.0, timed / window.timed_steps)
         finals = FinalWeights(folder / "candidate" / "final.pt", folder / "baseline" / "final.pt", allowed)
-    figures, skipped = _sustained(campaign, (baseline, trial), timed)
+    lasts, skipped = _sustained(campaign, (baseline, trial), timed)
     needed = enough_steps(start_seconds(baseline), start_seconds(trial), calibration.step_seconds)
-    second = Second("", recorded(folder / "candidate"), finals, figures, skipped)
-    return _Attempt(second, timed, made, wanted, needed)
+    second = Second("", recorded(folder / "candidate"), finals, skipped=skipped)
+    return _Attempt(second, timed, made, wanted, needed, lasts)
 
 
-def _sustained(
-    campaign: Campaign, trials: Sequence[Trial], timed: int
-) -> tuple[tuple[ReplayFigure, ...], tuple[str, ...]]:
-    """Return the figure of a gain that lasts; a note where too few steps were timed."""
+def _sustained(campaign: Campaign, trials: Sequence[Trial], timed: int) -> tuple[Lasting | None, tuple[str, ...]]:
+    """Return how much of the gain lasts; a note where too few steps were timed."""
     window = campaign.window
     if timed <= window.timed_steps:
-        return (), ()
+        return None, ()
     opens = window.warmup_steps + 1
     baseline, candidate = (slowest_steps(trial.steps) for trial in trials)
     inside = range(opens, opens + window.timed_steps)
     try:
-        found = lasting(baseline, candidate, inside, campaign.calibration.noise)
+        return lasting(baseline, candidate, inside, campaign.calibration.noise), ()
     except ValueError as error:
-        return (), (f"sustained gain: {error}",)
-    return (ReplayFigure("sustained", window.warmup_steps + timed, "", found.lost, found.allowed),), ()
+        return None, (f"sustained gain: {error}",)
 
 
 def _last(trial: Trial) -> int:

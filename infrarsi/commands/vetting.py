@@ -7,6 +7,7 @@ whether the code computes the same thing (design: secret-step replay, weights tr
 from __future__ import annotations
 
 import contextlib
+import math
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -85,7 +86,9 @@ def _examine(campaign: Campaign, tried: Tried, stage: str, folder: Path) -> Exam
     campaign.say("checking what it computes: secret steps replayed by the baseline's code, another seed, final weights")
     with campaign.checkout(tried) as tree:
         numerics = campaign.numerics(tried.candidate)
-        second = second_seed(campaign, tried, tree, folder / "seed")
+        measured = campaign.state.verdicts.get((stage, tried.number))
+        promised = math.log(measured.speedup) if measured else 0.0
+        second = second_seed(campaign, tried, tree, folder / "seed", promised)
         if second.failure:
             return Examination(str(tried.number), (), (), 0.0, 0.0, second.failure)
         code = Code(tree, tried.commit, campaign.assignments(tried.candidate), tried.candidate, tried.number)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
@@ -23,6 +24,7 @@ from typing import Literal, NamedTuple
 from infrarsi.records import Caps, DataLevel, Envelope, Moved, Numerics, StepRecord, TraceStep
 
 MODULUS = 2**64
+FLOAT_MAX = sys.float_info.max
 # Doctor sees two to six honest changes, so the next one exceeds the widest seen with probability 1/7 to 1/3. Rounding
 # differences of one kind spread over about half a decade between steps and seeds; four times the widest covers them.
 SAFETY = 4.0
@@ -96,7 +98,7 @@ def _trace_step(step: int, ranks: Sequence[StepRecord]) -> TraceStep:
     hashed = [r.row_hash for r in ranks if r.rows and r.row_hash]
     return TraceStep(
         step=step,
-        loss=math.fsum(losses) / len(losses) if losses else None,
+        loss=_mean(losses, len(losses)) if losses else None,
         grad_norm=_root_mean_square(norms) if norms else None,
         update_sketch=_sketch([r.update_sketch for r in ranks]),
         row_hash=sum_hashes(r.row_hash for r in ranks),
@@ -105,7 +107,7 @@ def _trace_step(step: int, ranks: Sequence[StepRecord]) -> TraceStep:
         tokens=sum(r.tokens for r in ranks),
         clip_calls=max(r.clip_calls for r in ranks),
         hyper_digest="+".join(sorted({r.hyper_digest for r in ranks if r.hyper_digest})),
-        loss_per_call=math.fsum(losses) / calls if losses and calls else None,
+        loss_per_call=_mean(losses, calls) if losses and calls else None,
         backward_calls=max(r.backward_calls for r in ranks),
         parts=len(set(hashed)),
         unique_rows=sum(unique) if len(unique) == len(ranks) else None,
@@ -115,7 +117,15 @@ def _trace_step(step: int, ranks: Sequence[StepRecord]) -> TraceStep:
 def _root_mean_square(values: Sequence[float]) -> float:
     if len(set(values)) == 1:
         return values[0]  # Exactly, so that bit-equal ranks give a bit-equal trace whatever their number.
-    return math.sqrt(math.fsum(v * v for v in values) / len(values))
+    return math.sqrt(_mean([v * v for v in values], len(values)))
+
+
+def _mean(values: Sequence[float], count: int) -> float:
+    """Return the sum over `count`; the largest float where a number among them is not finite, as the probe sends it."""
+    try:
+        return math.fsum(values) / count
+    except OverflowError:
+        return FLOAT_MAX
 
 
 def _sketch(sketches: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
@@ -124,7 +134,7 @@ def _sketch(sketches: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
     if len(set(present)) <= 1:
         return present[0] if present else ()
     if len({len(s) for s in present}) == 1:
-        return tuple(math.fsum(column) / len(present) for column in zip(*present, strict=True))
+        return tuple(_mean(column, len(present)) for column in zip(*present, strict=True))
     return tuple(value for sketch in present for value in sketch)
 
 

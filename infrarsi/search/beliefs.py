@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from infrarsi.search.interface import Observation
+from infrarsi.search.interface import WHOLE, Observation, Parts
 from infrarsi.search.priors import Array, Priors
 from infrarsi.search.space import Rows, Space
 from infrarsi.stats.blame import Blame, assign, priors
-from infrarsi.stats.gaussian import Data, Posterior, fit
-from infrarsi.stats.memory import Censored, fit_memory, probability_of_fitting
+from infrarsi.stats.gaussian import Data, Grid, Posterior, fit
+from infrarsi.stats.memory import MEMORY_GRID, Censored, fit_memory, probability_of_fitting
 
 FAILED = ("crash", "hang", "timeout", "conflict", "rejected")
 SMALLEST_ERROR = 0.004
@@ -101,21 +101,26 @@ class Beliefs:
         return replace(self, time=time, tried=self.tried | {row.tobytes() for row in rows})
 
 
-def believe(space: Space, claims: Priors, anchors: Anchors, observations: Sequence[Observation]) -> Beliefs:
+def believe(
+    space: Space, claims: Priors, anchors: Anchors, observations: Sequence[Observation], parts: Parts = WHOLE
+) -> Beliefs:
     """Fit everything to the observations. The same observations in the same order give the same beliefs."""
     rows = _rows(space, [o.candidate for o in observations])
     layout = space.layout
     timed = [i for i, o in enumerate(observations) if o.outcome == "ok" and o.step_seconds]
     peaked = [i for i, o in enumerate(observations) if o.outcome == "ok" and o.peak_bytes]
     limit, full = _limit(anchors, observations)
-    time = fit(layout, claims.time_sd, _time_data(space, claims, anchors, observations, rows, timed))
+    time = fit(
+        layout, claims.time_sd, _time_data(space, claims, anchors, observations, rows, timed), _grid(Grid(), parts)
+    )
     seen = _memory_data(space, claims, anchors, observations, rows, peaked)
-    points = space.points(rows[full])
-    bounds = np.full(len(full), 0.0 if math.isinf(limit) else limit)
-    memory = fit_memory(layout, claims.memory_sd, seen, Censored(points, claims.memory_means(points), bounds))
+    points = space.points(rows[full if parts.censored else []])
+    bounds = np.full(len(points), 0.0 if math.isinf(limit) else limit)
+    censored = Censored(points, claims.memory_means(points), bounds)
+    memory = fit_memory(layout, claims.memory_sd, seen, censored, _grid(MEMORY_GRID, parts))
     good = [i for i, o in enumerate(observations) if o.outcome == "ok"]
     fragmented = [i for i, o in enumerate(observations) if o.outcome == "oom" and i not in full]
-    failed = [i for i, o in enumerate(observations) if o.outcome in FAILED] + fragmented
+    failed = [i for i, o in enumerate(observations) if o.outcome in FAILED] + fragmented if parts.blame else []
     blame = assign(
         level_priors(space),
         space.levels(rows[good]),
@@ -141,6 +146,13 @@ def believe(space: Space, claims: Priors, anchors: Anchors, observations: Sequen
     means = beliefs.predict(options).time
     at = int(np.argmin(means))
     return replace(beliefs, incumbent=options[at], best=float(means[at]))
+
+
+def _grid(grid: Grid, parts: Parts) -> Grid:
+    """Return what a fit may choose from without the parts that are left out."""
+    if not parts.trust:
+        grid = replace(grid, trust=((1.0, 0.0),))
+    return grid if parts.interactions else replace(grid, interaction=((0.0, 0.0),))
 
 
 def level_priors(space: Space) -> Array:

@@ -45,6 +45,24 @@ class Price:
     milliseconds_per_gib: float | None
 
 
+@dataclass(frozen=True)
+class Parts:
+    """The parts of the method, each of which can be left out: for measuring what it contributes, not for users.
+
+    `censored`: out-of-memory trials in the memory model; `blame`: failures shared over pairs of levels; `trust`: claims
+    weighed by the evidence; `pairing`: fast candidates made to fit; `interactions`: between effects.
+    """
+
+    censored: bool = True
+    blame: bool = True
+    trust: bool = True
+    pairing: bool = True
+    interactions: bool = True
+
+
+WHOLE = Parts()
+
+
 class Search(Protocol):
     """A search over one space. State is what it was told, so that a replay of the ledger rebuilds it."""
 

@@ -18,7 +18,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from infrarsi.records import OutcomeKind
 from infrarsi.search.beliefs import Anchors, Beliefs, believe
-from infrarsi.search.interface import Observation
+from infrarsi.search.interface import WHOLE, Observation, Parts
 from infrarsi.search.priors import read_claims
 from infrarsi.search.space import Rows, Space
 from infrarsi.search.suggest import Suggestion, suggest
@@ -42,12 +42,12 @@ class Plan:
 class EffectSampler(BaseSampler):
     """Suggests by one additive model of time and memory over all trials, out-of-memory ones as censored."""
 
-    def __init__(self, space: Space, anchors: Anchors, seed: int = 0, *, pairing: bool = True) -> None:
+    def __init__(self, space: Space, anchors: Anchors, seed: int = 0, *, parts: Parts = WHOLE) -> None:
         """Sample from `space` around a measured baseline; the same seed and trials give the same suggestion."""
         self.space = space
         self.anchors = anchors
         self.seed = seed
-        self.pairing = pairing
+        self.parts = parts
         self.claims = read_claims(space)
         self._fallback = RandomSampler(seed=seed)
         self._fitted: tuple[tuple[Observation, ...], Beliefs] | None = None
@@ -76,7 +76,7 @@ class EffectSampler(BaseSampler):
         """Return the beliefs after these observations; fitted once for each list."""
         key = tuple(observations)
         if self._fitted is None or self._fitted[0] != key:
-            self._fitted = (key, believe(self.space, self.claims, self.anchors, key))
+            self._fitted = (key, believe(self.space, self.claims, self.anchors, key, self.parts))
         return self._fitted[1]
 
     def plan(self, study: Study) -> Plan:
@@ -89,7 +89,7 @@ class EffectSampler(BaseSampler):
         beliefs = self.believe(key).with_pending(pending)
         number = len(key) + len(pending)
         rng = np.random.default_rng([self.seed, number])
-        found = suggest(beliefs, rng, number, self.anchors.noise_floor, pairing=self.pairing)
+        found = suggest(beliefs, rng, number, self.anchors.noise_floor, pairing=self.parts.pairing)
         plan = Plan(beliefs, found, number)
         self._planned = (key, pending_key, plan)
         return plan

@@ -9,7 +9,7 @@ import numpy as np
 
 from infrarsi.records import Candidate, Effect, Noise
 from infrarsi.search.beliefs import Anchors, Beliefs
-from infrarsi.search.interface import Observation, Price, Proposal
+from infrarsi.search.interface import WHOLE, Observation, Parts, Price, Proposal
 from infrarsi.search.pricing import price_list
 from infrarsi.search.sampler import ERROR, OUTCOME, PEAK, SECONDS, STATES, EffectSampler
 from infrarsi.search.space import Space
@@ -34,7 +34,7 @@ class OptunaSearch:
         memory_budget: int | None,
         noise: Noise,
         seed: int = 0,
-        pairing: bool = True,
+        parts: Parts = WHOLE,
     ) -> None:
         """Search `space` around a measured baseline. `memory_budget` in bytes per rank, None for the device's own."""
         self.space = space
@@ -47,7 +47,7 @@ class OptunaSearch:
             noise_floor=noise.floor,
             step_error=max(noise.between_cv, 0.005),
         )
-        self.sampler = EffectSampler(space, self.anchors, seed, pairing=pairing)
+        self.sampler = EffectSampler(space, self.anchors, seed, parts=parts)
         self.study = _new_study(self.sampler)
         self._asked: dict[Candidate, Trial] = {}
         self._latest: Candidate | None = None

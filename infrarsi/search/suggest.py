@@ -16,6 +16,7 @@ from numpy.random import Generator
 from infrarsi.search.beliefs import Beliefs
 from infrarsi.search.pricing import make_fit
 from infrarsi.search.priors import Array
+from infrarsi.search.reasons import because
 from infrarsi.search.space import Rows, Space
 from infrarsi.stats.acquisition import log_expected_improvement, probability_below
 
@@ -145,9 +146,7 @@ def _explained(beliefs: Beliefs, row: Rows, floor: float, why: str) -> Suggestio
     log_gain = float((log_expected_improvement(predicted.time, sd, beliefs.best) + predicted.log_feasible)[0])
     visible = probability_below(predicted.time, sd, beliefs.best - math.log1p(floor))[0]
     chance = float(visible * np.exp(predicted.log_feasible[0]))
-    if not why:
-        why = f"a chance of {chance:.0%} to beat the best so far by more than can be missed"
-    return Suggestion(row, why, log_gain, chance)
+    return Suggestion(row, because(beliefs, row, chance, why), log_gain, chance)
 
 
 def _distance(beliefs: Beliefs, rows: Rows) -> Array:

@@ -16,7 +16,8 @@ from typing import NamedTuple
 from infrarsi.records import Noise
 from infrarsi.stats.noise import inflation
 
-SIGMAS = 3.0
+SIGMAS, VISIBLE_SIGMAS = 3.0, 2.0
+SMALL_GAIN = math.log(1.05)
 GAIN_SHARE = 0.5  # of the logarithm of the speed-up may be gone in the last steps, whatever the noise
 LAST_SHARE = 1 / 3  # of all timed steps are "the last ones"
 MIN_STEPS = 3
@@ -29,10 +30,42 @@ MEDIAN_VARIANCE = math.pi / 2  # of the median of normal samples, over that of t
 
 
 class Lasting(NamedTuple):
-    """How much of a speed-up is gone in the last steps, and how much may be, as natural logarithms of a ratio."""
+    """A speed-up inside the window, how much of it the last steps lack, and the variances of both.
 
-    lost: float
-    allowed: float
+    As natural logarithms of a ratio; `change` is negative where the last steps gain more.
+    """
+
+    gain: float
+    change: float
+    gain_variance: float
+    variance: float
+
+    @property
+    def lost(self) -> float:
+        """How much of the gain is gone."""
+        return max(0.0, self.change)
+
+    @property
+    def allowed(self) -> float:
+        """How much of it may be, by noise or by honest change."""
+        return max(GAIN_SHARE * max(self.gain, 0.0), SIGMAS * math.sqrt(self.variance))
+
+    @property
+    def held(self) -> bool:
+        """Whether the gain lasts, as far as can be seen."""
+        return self.lost <= self.allowed
+
+    @property
+    def visible(self) -> bool:
+        """Whether these runs show a gain at all, beyond two standard errors."""
+        return self.gain > VISIBLE_SIGMAS * math.sqrt(self.gain_variance)
+
+    def resolves(self, promised: float) -> bool:
+        """Whether it would have been seen, had all of the gain been gone: this one or the one that was promised.
+
+        Gains too small to matter need no proof.
+        """
+        return self.allowed < max(self.gain, promised, SMALL_GAIN)
 
 
 def lasting(baseline: Mapping[int, float], candidate: Mapping[int, float], window: range, noise: Noise) -> Lasting:
@@ -46,10 +79,9 @@ def lasting(baseline: Mapping[int, float], candidate: Mapping[int, float], windo
     first = min(set(baseline) & set(candidate), default=0)
     behind = range(max(window.stop, last + 1 - max(MIN_STEPS, round((last + 1 - first) * LAST_SHARE))), last + 1)
     spread = max(noise.within_cv, LEAST_SPREAD, _robust_cv([baseline[step] for step in window if step in baseline]))
-    variance = 0.0
-    gains = []
+    gains, variances = [], []
     for steps in (window, behind):
-        gain = 0.0
+        gain = variance = 0.0
         for sign, times in ((1, baseline), (-1, candidate)):
             seconds = [times[step] for step in steps if times.get(step, 0.0) > 0]
             if len(seconds) < MIN_STEPS:
@@ -57,8 +89,18 @@ def lasting(baseline: Mapping[int, float], candidate: Mapping[int, float], windo
             gain += sign * math.log(statistics.median(seconds))
             variance += MEDIAN_VARIANCE * spread**2 * inflation(noise.autocorrelation) / len(seconds)
         gains.append(gain)
-    allowed = max(GAIN_SHARE * max(gains[0], 0.0), SIGMAS * math.sqrt(variance))
-    return Lasting(max(0.0, gains[0] - gains[1]), allowed)
+        variances.append(variance)
+    return Lasting(gains[0], gains[0] - gains[1], variances[0], sum(variances))
+
+
+def pooled(found: Sequence[Lasting]) -> Lasting:
+    """Return what several pairs of runs say together, each weighted by its inverse variance."""
+    weights = [1 / each.variance for each in found]
+    total = sum(weights)
+    gain = sum(w * each.gain for w, each in zip(weights, found, strict=True)) / total
+    change = sum(w * each.change for w, each in zip(weights, found, strict=True)) / total
+    gain_variance = sum(w**2 * each.gain_variance for w, each in zip(weights, found, strict=True)) / total**2
+    return Lasting(gain, change, gain_variance, 1 / total)
 
 
 def _robust_cv(seconds: Sequence[float]) -> float:

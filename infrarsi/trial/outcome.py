@@ -14,6 +14,7 @@ from typing import Literal
 
 from infrarsi.records import Outcome, OutcomeKind
 
+LAST_WORDS = 300  # characters of what a program said before it ended
 TOO_SHORT = "too-short"  # the phase of a program that ended by itself before its window was full
 Deadline = Literal["", "startup", "progress", "total", "end"]
 
@@ -233,6 +234,8 @@ def _from_exit(evidence: Evidence) -> Outcome:
     if code == 0:
         if evidence.steps == 0:
             message = "the program ended by itself and no optimizer step was seen"
+            said = [line.strip() for line in evidence.log.splitlines() if line.strip()]
+            message += f"; its last words: {said[-1][:LAST_WORDS]}" if said else ""
         else:
             message = (
                 f"the program ended by itself after step {evidence.steps}; the window needs {evidence.steps_wanted}"

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import sys
 
 import pytest
 from hypothesis import given
@@ -202,3 +203,11 @@ def test_the_caps_are_ordered_by_class():
 
 def test_what_exceeds_a_cap_is_named():
     assert beyond_cap(run(), run(0.1), Caps("reorder", 1e-3, 1e-2, 1e-1)) == ("loss 1.0e-01 > 1.0e-03",)
+
+
+def test_numbers_that_are_not_finite_stay_the_largest_float():
+    """The probe sends the largest float for nan; two of them must not overflow their mean."""
+    huge = sys.float_info.max
+    (step,) = trace([record(rank=r, loss=huge, norm=huge / (r + 1), sketch=(huge, r)) for r in (0, 1)], 2)
+    assert step.loss == step.loss_per_call == huge and step.grad_norm == math.inf
+    assert step.update_sketch == (huge, 0.5)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from infrarsi.records import Assignment, Candidate, Claim, Knob, Level, Noise, Patch
-from infrarsi.search.interface import Observation
+from infrarsi.search.interface import WHOLE, Observation, Parts
 from infrarsi.search.space import Space
 from infrarsi.search.study import OptunaSearch
 
@@ -77,7 +77,7 @@ class Landscape:
         seconds = BASE_SECONDS * math.exp(self.log_time(row) + self.rng.normal(0, 0.015) + straggler)
         return Observation(candidate, "ok", seconds, peak, 0.015)
 
-    def search(self, seed: int = 0, **options: bool) -> OptunaSearch:
+    def search(self, seed: int = 0, parts: Parts = WHOLE) -> OptunaSearch:
         return OptunaSearch(
             self.space,
             baseline_step_seconds=BASE_SECONDS,
@@ -85,7 +85,7 @@ class Landscape:
             memory_budget=self.budget,
             noise=NOISE,
             seed=seed,
-            **options,
+            parts=parts,
         )
 
     def best_known(self) -> float:

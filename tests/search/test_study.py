@@ -8,12 +8,13 @@ import pytest
 from landscape import BASE_BYTES, BASE_SECONDS, GIB, NOISE, Landscape, knob, patch, run, run_random
 
 from infrarsi.records import Candidate, Claim, Setting
-from infrarsi.search.interface import Observation
+from infrarsi.search.interface import WHOLE, Observation, Parts
+from infrarsi.search.reasons import because
 from infrarsi.search.space import Space
 from infrarsi.search.study import OptunaSearch
 
 
-def search_of(space: Space, budget: int | None = None, seed: int = 0) -> OptunaSearch:
+def search_of(space: Space, budget: int | None = None, seed: int = 0, parts: Parts = WHOLE) -> OptunaSearch:
     return OptunaSearch(
         space,
         baseline_step_seconds=BASE_SECONDS,
@@ -21,6 +22,7 @@ def search_of(space: Space, budget: int | None = None, seed: int = 0) -> OptunaS
         memory_budget=budget,
         noise=NOISE,
         seed=seed,
+        parts=parts,
     )
 
 
@@ -300,3 +302,53 @@ def test_a_suggestion_takes_milliseconds_at_two_hundred_trials() -> None:
     before = time.perf_counter()
     search.ask()
     assert time.perf_counter() - before < 0.5
+
+
+def learnt(parts: Parts) -> tuple[float, float, float, float]:
+    """Return what is believed, after the same three trials, of a claim that was wrong, a full one and a crash."""
+    claims = Claim("catalogue", 0.7, 1.0, 0.9)
+    options = [
+        knob("batch", 2, True, ((), (Claim("catalogue", 0.8, 1.1, 0.5),))),
+        *(knob(f"k{i}", 2) for i in range(3)),
+    ]
+    patches = [patch(f"w{i}", (claims,)) for i in range(6)]
+    search = search_of(Space(options, patches), budget=12 * GIB, parts=parts)
+    search.tell(ok(Candidate(), 0.0))
+    for i in range(4):
+        search.tell(ok(Candidate((), (f"w{i}",)), 0.1))
+    search.tell(failed(Candidate((Setting("batch", "l1"),)), "oom"))
+    search.tell(failed(Candidate((), ("w5",)), "crash"))
+    space, beliefs = search.space, search._beliefs()
+    rows = [
+        Candidate((), ("w4",)),
+        Candidate((Setting("batch", "l1"),)),
+        Candidate((), ("w5",)),
+        Candidate((), ("w0", "w1")),
+    ]
+    predicted = beliefs.predict(np.array([space.encode(row) for row in rows]))
+    return (
+        float(predicted.time[0]),
+        math.exp(predicted.log_fits[1]),
+        math.exp(predicted.log_runs[2]),
+        float(predicted.time_variance[3]),
+    )
+
+
+def test_each_part_can_be_left_out_and_is_missed() -> None:
+    whole = learnt(WHOLE)
+    assert whole[0] > learnt(Parts(trust=False))[0] + 0.05  # claims that were wrong four times are believed again
+    assert whole[1] < 0.5 < learnt(Parts(censored=False))[1]
+    assert whole[2] < 0.7 < learnt(Parts(blame=False))[2]
+    assert whole[3] > learnt(Parts(interactions=False))[3]
+
+
+def test_why_names_what_changes_what_is_expected_and_what_makes_it_fit() -> None:
+    fast, saver = Claim("catalogue", 0.7, 1.6, 0.9), Claim("catalogue", 1.05, 0.5, 0.9)
+    space = Space([knob("batch", 2, True, ((), (fast,)))], [patch("checkpointing", (saver,))])
+    search = search_of(space, budget=12 * GIB)
+    search.tell(ok(Candidate(), 0.0))
+    both = Candidate((Setting("batch", "l1"),), ("checkpointing",))
+    why = because(search._beliefs(), space.encode(both), 0.4, "found so")
+    assert why.startswith("found so; batch base -> l1, with checkpointing at the best so far, expected 0.7")
+    assert "checkpointing makes it fit (" in why and "batch makes it fit" not in why
+    assert why.endswith("a chance of 40% to beat the best so far by more than can be missed")

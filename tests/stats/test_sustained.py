@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from infrarsi.records import Noise
-from infrarsi.stats.sustained import enough_steps, lasting
+from infrarsi.stats.sustained import enough_steps, lasting, pooled
 
 NOISE = Noise(0.04, 0.03, 0.3, 0.0, 3, 14, 0.05, 4)
 WINDOW = range(4, 18)
@@ -71,3 +71,12 @@ def test_a_long_start_asks_for_a_longer_run() -> None:
     assert enough_steps(4.0, 4.9, 0.2) == 0
     assert enough_steps(60.0, 65.0, 0.2) == 0
     assert enough_steps(4.0, 4.0 + 1.0 + 60 * 0.1, 0.2) == 150
+
+
+def test_several_pairs_of_runs_resolve_what_one_does_not() -> None:
+    """A third of the gain on a machine that is four times as noisy: hidden from one pair, not from five."""
+    rng, noisy = random.Random(3), replace(NOISE, within_cv=0.16)
+    found = [lasting(times(rng, 25, 0.2), times(rng, 25, 0.2 / 1.3), WINDOW, noisy) for _ in range(5)]
+    assert not found[0].resolves(0.0) and pooled(found).resolves(0.0)
+    assert pooled(found).variance == pytest.approx(1 / sum(1 / each.variance for each in found))
+    assert pooled(found[:1]) == pytest.approx(found[0])

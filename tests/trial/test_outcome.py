@@ -250,6 +250,13 @@ TABLE = [
     # ends by itself
     ("nothing trained", Evidence(0), "rejected", None, "no optimizer step"),
     ("too short", Evidence(0, steps=5, steps_wanted=9), "rejected", None, "after step 5"),
+    (
+        "gave up quietly",
+        Evidence(0, log="start\nneeds 2 GPUs to run\n\n"),
+        "rejected",
+        None,
+        "words: needs 2 GPUs to run",
+    ),
     ("exit code", Evidence(7, log="something went wrong\n\n"), "crash", None, "something went wrong"),
     ("exit code and silence", Evidence(7), "crash", None, "exit code 7"),
     ("SystemExit", Evidence(3, errors=(error(0, "SystemExit", "3"),)), "crash", 0, "ended itself"),

@@ -18,7 +18,7 @@ from infrarsi.errors import ContractError
 from infrarsi.records import Parameter, StateMapEntry
 
 HEADER = re.compile(r"^State-Map:(.*)$", re.MULTILINE | re.IGNORECASE)
-_ENTRY = re.compile(r"^\s*([\w.*]+)\s*=\s*([\w.*,{}\s]+?)\s*;\s*dim\s+(\d+)\s*$")
+_ENTRY = re.compile(r"^\s*([\w.*-]+)\s*=\s*([\w.*,{}\s-]+?)\s*;\s*dim\s+(\d+)\s*$")
 _BRACES = re.compile(r"\{([^{}]*)\}")
 CODE = "state-map"
 
@@ -64,7 +64,7 @@ def _entry(text: str) -> StateMapEntry:
         raise _refused(f"{text.strip()!r} is not an entry", "write: State-Map: new = old, old; dim 0")
     new, right, dim = match.groups()
     old = tuple(name for item in _items(right) for name in _braced(item))
-    if not old or not all(re.fullmatch(r"[\w.*]+", name) for name in old):
+    if not old or not all(re.fullmatch(r"[\w.*-]+", name) for name in old):
         raise _refused(f"{right!r} holds no list of names")
     if any(name.count("*") != new.count("*") for name in old):
         raise _refused(f"{new} and its parts differ in their number of *")
@@ -105,7 +105,8 @@ def _layout(entry: StateMapEntry, texts: tuple[str, ...], known: dict[str, Param
         raise _refused(f"{first.name} has no dimension {entry.dim}")
     for part in parts:
         if len(part.shape) != len(first.shape) or _others(part, entry.dim) != _others(first, entry.dim):
-            raise _refused(f"{part.name} {part.shape} and {first.name} {first.shape} differ beside dimension {entry.dim}")
+            shapes = f"{first.name} {first.shape} and {part.name} {part.shape}"
+            raise _refused(f"{shapes} differ beside dimension {entry.dim}")
         if (part.dtype, part.trainable) != (first.dtype, first.trainable):
             raise _refused(f"{part.name} and {first.name} differ in type, or only one of them is trained")
     return Layout(new, entry.dim, first.dtype, tuple((p.name, p.shape) for p in parts))

@@ -108,6 +108,8 @@ class Session(Guard):
             self.close()
         elif self._following is not None and self._by_hand.made_step(self._following, self._values):
             self.unobserved.update(byhand.UNOBSERVED)
+            if self.state_map:
+                self.state_map_refused = "no optimizer of torch steps it: a state map goes with Adam, AdamW, SGD"
             self.optimizer_steps += 1
             self._calls += 1
             self.close()
@@ -196,7 +198,7 @@ class Session(Guard):
             return
         self.where = "optimizer"
         self.on_gradients()
-        if not self.state_map_refused:
+        if self.state_map and not self.state_map_refused:
             self.state_map_refused = why_not(optimizer, self.pairs)
         self._entering = hyper.groups_of(optimizer)
         self._by_hand.rule_out()

@@ -60,11 +60,12 @@ def why_not(optimizer: Optimizer, pairs: Sequence[tuple[str, Tensor]]) -> str:
 
     Rules that look at a whole matrix (Muon, Adafactor) do another thing to a fused one than to its parts.
     """
-    wholes = {id(p.whole) for _, p in pairs if isinstance(p, Slice)}
-    if not wholes or rule_of(optimizer) is not None:
+    if rule_of(optimizer) is not None:
         return ""
-    stepped = any(id(p) in wholes for group in optimizer.param_groups for p in group["params"])
-    return f"{type(optimizer).__name__} may look at whole matrices: a state map goes with Adam, AdamW, SGD" if stepped else ""
+    wholes = {id(p.whole) for _, p in pairs if isinstance(p, Slice)}
+    if not any(id(p) in wholes for group in optimizer.param_groups for p in group["params"]):
+        return ""
+    return f"{type(optimizer).__name__} may look at whole matrices: a state map goes with Adam, AdamW, SGD"
 
 
 class Member:

@@ -1,4 +1,4 @@
-"""Presents slices of a parameter that is laid out otherwise (a fused query-key-value matrix) under the baseline's names.
+"""Presents slices of a parameter that is laid out otherwise (a fused qkv matrix) under the baseline's names.
 
 Whatever the probe observes of parameters goes through the pairs of name and parameter, so a slice takes a parameter's
 place there: its weights and its gradient are live views of the fused one's. What a map may say was settled by the
@@ -9,6 +9,7 @@ a plain tensor: sharded ones are refused, since a slice of a shard is none of th
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -38,32 +39,48 @@ class Mapped(NamedTuple):
 
 
 class Slice(Tensor):
-    """A part of a parameter under a name of its own. What is read of it is read of the whole at that moment."""
+    """A part of a parameter under a name of its own, along `axis` from `begin`.
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    It has a shape and no memory (device "meta"): what is read of it is read of the whole at that moment, and no storage
+    that a trainer has replaced is kept alive.
+    """
+
+    __torch_function__: Any = torch._C._disabled_torch_function_impl
 
     whole: Tensor
-    dim: int
+    axis: int
     begin: int
     length: int
 
     @staticmethod
-    def of(whole: Tensor, dim: int, begin: int, length: int) -> Slice:
+    def of(whole: Tensor, axis: int, begin: int, length: int) -> Slice:
         """Return the slice of `length` from `begin` along a dimension."""
-        data = whole.detach().narrow(dim, begin, length)
-        made: Slice = Tensor._make_subclass(Slice, data, whole.requires_grad)  # type: ignore[assignment, attr-defined]
-        made.whole, made.dim, made.begin, made.length = whole, dim, begin, length
-        return made
+        shape = list(whole.shape)
+        shape[axis] = length
+        made: Any = Tensor._make_subclass(Slice, torch.empty(shape, dtype=whole.dtype, device="meta"))
+        made.whole, made.axis, made.begin, made.length = whole, axis, begin, length
+        found: Slice = made
+        return found
 
     def cut(self, tensor: Tensor) -> Tensor:
         """Return this slice of a tensor that is laid out as the whole is: its weights, gradient, optimizer state."""
         if tensor.is_sparse:
             tensor = tensor.to_dense()
-        return tensor.detach().narrow(self.dim, self.begin, self.length)
+        return tensor.detach().narrow(self.axis, self.begin, self.length)
 
     @property
     def _local_tensor(self) -> Tensor:
         return self.cut(self.whole)
+
+    @property
+    def dtype(self) -> torch.dtype:  # type: ignore[override]
+        """The type that the whole has now."""
+        return self.whole.dtype
+
+    @property
+    def requires_grad(self) -> bool:  # type: ignore[override]
+        """Whether the whole is trained now."""
+        return self.whole.requires_grad
 
     def full_tensor(self) -> Tensor:
         """Return the weights as they are now."""
@@ -92,6 +109,9 @@ class StateMap:
     def __init__(self, entries: Sequence[Mapping[str, Any]]) -> None:
         self._mapped = {str(entry["new"]): _mapped(entry) for entry in entries}
 
+    def __bool__(self) -> bool:
+        return bool(self._mapped)
+
     def names(self, names: Iterable[str]) -> frozenset[str]:
         """Return the names that are presented for the names of a model's parameters."""
         found: set[str] = set()
@@ -101,7 +121,9 @@ class StateMap:
         return frozenset(found)
 
     def present(self, pairs: Sequence[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
-        """Return the pairs, each mapped parameter as its slices, sorted by name. StateMapError where it does not fit."""
+        """Return the pairs by name, mapped parameters as their slices. StateMapError where the map does not fit."""
+        if not self._mapped:
+            return list(pairs)
         found: list[tuple[str, Tensor]] = []
         missing = self._mapped.keys() - {name for name, _ in pairs}
         if missing:
@@ -109,11 +131,11 @@ class StateMap:
         for name, parameter in pairs:
             mapped = self._mapped.get(name)
             found += [(name, parameter)] if mapped is None else _slices(mapped, parameter)
-        names = [name for name, _ in found]
-        twice = sorted({name for name in names if names.count(name) > 1}) if self._mapped else []
-        if twice:
-            raise StateMapError(f"the state map makes {twice[0]}, which the model has as well")
-        return sorted(found, key=lambda pair: pair[0])
+        found.sort(key=lambda pair: pair[0])
+        for (name, _), (following, _) in pairwise(found):
+            if name == following:
+                raise StateMapError(f"the state map makes {name}, which the model has as well")
+        return found
 
 
 def _mapped(entry: Mapping[str, Any]) -> Mapped:
@@ -127,8 +149,7 @@ def _slices(mapped: Mapped, parameter: Tensor) -> list[tuple[str, Tensor]]:
     if shards(parameter) != 1 or getattr(parameter, "placements", None) is not None:
         raise StateMapError(f"{new} is sharded: a state map holds for whole parameters only (one process, or DDP)")
     dtype = str(parameter.dtype).removeprefix("torch.")
-    # A replay in double precision widens every parameter alike.
-    if mapped.dtype not in (dtype, "float32" if dtype == "float64" else dtype):
+    if dtype not in (mapped.dtype, "float64"):  # a replay in double precision widens every parameter
         raise StateMapError(f"{new} is {dtype}; what the state map puts there was {mapped.dtype}")
     shape = tuple(int(n) for n in parameter.shape)
     wanted = list(mapped.pieces[0].shape)

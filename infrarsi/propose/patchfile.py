@@ -19,8 +19,8 @@ def read_patch_files(paths: Sequence[Path], numerics: Numerics = "reorder") -> t
     """Read unified diffs (plain, `git diff` or `git format-patch`) as patches.
 
     `numerics` is the contract's class: a free patch is taken to be of that class until it was measured.
-    Unreadable, empty or binary files raise UsageError. `State-Map:` lines before the diff are its state map; ContractError
-    where one cannot be read.
+    Unreadable, empty or binary files raise UsageError. `State-Map:` lines before the diff are its state map;
+    ContractError where one cannot be read.
     """
     return tuple(_read(path, numerics) for path in paths)
 

@@ -27,6 +27,7 @@ from infrarsi.records.contract import (
     Scalar,
     Scope,
     Setting,
+    StateMapEntry,
     Workload,
 )
 from infrarsi.records.replay import Examination, GradientGroup, ReplayCheck, ReplayFigure, figure_reason

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Literal
 
 from infrarsi.contract.command import overlay
-from infrarsi.contract.statemap import Layout
-from infrarsi.records import Assignment, Candidate
+from infrarsi.contract.statemap import layouts
+from infrarsi.records import Assignment, Candidate, Parameter
 from infrarsi.trial import sandbox as sandboxes
 from infrarsi.trial.engine import Engine, Execution, Progress
 from infrarsi.trial.execute import run_trial
@@ -40,6 +40,7 @@ class Job:
     setup: tuple[str, ...]
     sandbox: Literal["auto", "off", "required"]
     memory_bytes: int | None = None
+    parameters: tuple[Parameter, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,6 @@ class Bench:
         self.repo, self.job, self.engine, self.run, self.folder = repo, job, engine, run, folder
         self.deadlines = deadlines or Deadlines()
         self.untrusted: frozenset[str] = frozenset()  # patches that a model or an agent wrote
-        self.layouts: Callable[[Candidate], tuple[Layout, ...]] = lambda candidate: ()
 
     @contextlib.contextmanager
     def checkout(self, commit: str, *, untrusted: bool = False) -> Iterator[Path]:
@@ -136,7 +136,7 @@ class Bench:
             check_step=shot.check_step,
             sections=shot.sections,
             out=shot.out,
-            state_map=self.layouts(shot.candidate),
+            state_map=layouts(shot.assignments, self.job.parameters),
         )
 
     def execute(self, plan: TrialPlan, on_progress: OnProgress | None = None) -> Execution:

@@ -19,7 +19,7 @@ from infrarsi.contract.configfile import set_key
 from infrarsi.contract.data import data_signature, data_touched
 from infrarsi.contract.invariants import check
 from infrarsi.contract.ring import check_tree
-from infrarsi.contract.statemap import CODE, Layout, resolve
+from infrarsi.contract.statemap import CODE, layouts
 from infrarsi.errors import ContractError, GitError
 from infrarsi.ledger import Ledger
 from infrarsi.propose.patches import SOURCE as CATALOGUE
@@ -63,7 +63,6 @@ class Campaign:
         self.knobs: Mapping[str, Knob] = {k.name: k for k in state.knobs}
         self.patches: Mapping[str, Patch] = {p.id: p for p in state.patches}
         bench.untrusted = frozenset(p.id for p in state.patches if not is_trusted(p))
-        bench.layouts = self.layouts
         self.base: str = state.started["base_commit"]
         self.deadline: float | None = None
         self.replays = Replays(workspace, bench, self.window, notify)
@@ -103,11 +102,16 @@ class Campaign:
         return max(classes, key=NUMERICS_ORDER.index, default="bitwise")
 
     def assignments(self, candidate: Candidate) -> tuple[Assignment, ...]:
-        """Return the overlay of a candidate: what is promoted already, then its own settings (the later wins)."""
+        """Return the overlay of a candidate: what is promoted already, its settings, its patches' state maps.
+
+        The later wins.
+        """
         merged = {(a.kind, a.target): a for a in self.workspace.intent.launch.assignments}
         for setting in candidate.settings:
             level = next(v for v in self.knobs[setting.knob].levels if v.label == setting.level)
             merged.update({(a.kind, a.target): a for a in level.assignments})
+        for patch in candidate.patches:
+            merged.update({(a.kind, a.target): a for a in self.patches[patch].state_map})
         return tuple(merged.values())
 
     def next_number(self) -> int:
@@ -168,15 +172,10 @@ class Campaign:
         installed = installed_names(self.bench.job.python)
         found = check_tree(contract, changes, before, after, installed=installed)
         try:
-            self.layouts(tried.candidate)
+            layouts(self.assignments(tried.candidate), contract.invariants.parameters)
         except ContractError as error:
-            found += (Violation("scope", CODE, error.why or str(error)),)
+            found += (Violation("scope", CODE, f"{error.what}: {error.why}"),)
         return found
-
-    def layouts(self, candidate: Candidate) -> tuple[Layout, ...]:
-        """Return what a candidate's patches lay out otherwise. ContractError where that is no exact partition."""
-        entries = [entry for name in candidate.patches for entry in self.patches[name].state_map]
-        return resolve(entries, self.workspace.contract.invariants.parameters) if entries else ()
 
     @contextlib.contextmanager
     def checkout(self, tried: Tried) -> Iterator[Path]:

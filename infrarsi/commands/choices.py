@@ -73,6 +73,7 @@ def require_known_flags(knobs: Sequence[Knob], flags: Sequence[Flag], entry: str
 def why_not(workspace: Workspace, patch: Patch) -> str:
     """Return why a patch cannot be tried, before any trial second is spent on it (R-F1); empty when it can."""
     from infrarsi.contract.ring import check_tree
+    from infrarsi.contract.statemap import layouts
     from infrarsi.errors import InfrarsiError
     from infrarsi.propose.patches import is_trusted
     from infrarsi.trial.environment import installed_names, locate
@@ -86,6 +87,7 @@ def why_not(workspace: Workspace, patch: Patch) -> str:
     if NUMERICS_ORDER.index(patch.numerics) > limit:
         return f"it is {patch.numerics}; the contract allows {contract.invariants.numerics}"
     try:
+        layouts(patch.state_map, contract.invariants.parameters)
         commit = build_candidate(repo, workspace.head, [patch.diff], {}, f"check {patch.id}")
     except InfrarsiError as error:
         return f"{error.what}: {error.why}"

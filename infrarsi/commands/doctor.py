@@ -68,6 +68,7 @@ def make_bench(workspace: Workspace, engine: Engine, run: str, folder: Path) -> 
         setup=workspace.intent.setup,
         sandbox=workspace.intent.launch.sandbox,
         memory_bytes=workspace.contract.budget.memory_bytes,
+        parameters=workspace.contract.invariants.parameters,
     )
     return Bench(workspace.repo, job, engine, run, folder)
 

@@ -77,8 +77,9 @@ def init(start: Path, options: InitOptions, engine: Engine, notify: Notify) -> I
         )
     keep = toml.exists() and not (options.sentence or options.command or options.numerics)
     if keep:
-        intent, wishes = intents.parse(toml.read_text()), _no_wishes()
-        text: str | None = toml.read_text()
+        kept = _as_laid_out_now(toml.read_text())
+        intent, wishes = intents.parse(kept), _no_wishes()
+        text: str | None = kept
     else:
         intent, wishes = propose(repo, head, _carried_over(toml, options), notify)
         text = None
@@ -92,6 +93,12 @@ def init(start: Path, options: InitOptions, engine: Engine, notify: Notify) -> I
         toml.write_text(text)
     lock.write_text(locks.render(contract))
     return describe(intent, contract, wishes, notes, created=True, committed=False)
+
+
+def _as_laid_out_now(text: str) -> str:
+    """Return infrarsi.toml without the state map of what was promoted: the new contract locks the parameters as is."""
+    launch = intents.parse(text).launch.assignments
+    return intents.with_launch(text, [a for a in launch if a.kind != "state_map"])
 
 
 def _carried_over(toml: Path, options: InitOptions) -> InitOptions:

@@ -120,12 +120,15 @@ def _claims(state: RunState, verdict: Verdict, payload: Payload) -> Iterator[Row
 
 
 def settings_of(state: RunState, candidate: Candidate) -> tuple[Assignment, ...]:
-    """Return the overlay to promote: what the baseline had already, then the winner's settings."""
+    """Return the overlay to promote: what the baseline had already, the winner's settings, its patches' state maps."""
     merged = {(a.kind, a.target): a for a in (decode(Assignment, v) for v in state.started.get("launch", ()))}
     knobs = {k.name: k for k in state.knobs}
     for setting in candidate.settings:
         level = next(v for v in knobs[setting.knob].levels if v.label == setting.level)
         merged.update({(a.kind, a.target): a for a in level.assignments})
+    for patch in state.patches:
+        if patch.id in candidate.patches:
+            merged.update({(a.kind, a.target): a for a in patch.state_map})
     return tuple(a for a in merged.values() if a.kind != "config")
 
 

@@ -29,6 +29,7 @@ from infrarsi.contract.data import digest_data
 from infrarsi.contract.envelopes import DEFAULT_CAPS, calibrate, trace
 from infrarsi.contract.intent import Intent, Launch, SearchOptions
 from infrarsi.contract.scope import lock_digests
+from infrarsi.contract.statemap import parse
 from infrarsi.errors import TrialError
 from infrarsi.ledger import Ledger
 from infrarsi.records import (
@@ -96,7 +97,8 @@ class Bed:
         patches: tuple[str, ...] = ()
         if case.changes_tree:
             diff = diff_of(case, self.sources, str(self.outside))
-            patch = Patch(case.name, case.what, diff, "selftest", numerics=case.numerics)
+            state_map = parse(case.state_map)
+            patch = Patch(case.name, case.what, diff, "selftest", numerics=case.numerics, state_map=state_map)
             campaign.patches = {**campaign.patches, patch.id: patch}
             patches = (patch.id,)
         if case.assignments:

@@ -15,6 +15,7 @@ from infrarsi.contract.tables import Table
 from infrarsi.records import (
     NUMERICS_ORDER,
     Assignment,
+    AssignmentKind,
     Budget,
     Claim,
     DataLevel,
@@ -30,7 +31,12 @@ FILE = "infrarsi.toml"
 DATA_LEVELS: tuple[DataLevel, ...] = ("exact", "same-set", "sampled")
 KNOB_KINDS: tuple[KnobKind, ...] = ("flag", "torchrun", "env", "config")
 # The launch tables: where the promoted assignments of each kind stand. A config key is part of the tree instead.
-LAUNCH_TABLES: tuple[tuple[str, KnobKind], ...] = (("flags", "flag"), ("torchrun", "torchrun"), ("environment", "env"))
+LAUNCH_TABLES: tuple[tuple[str, AssignmentKind], ...] = (
+    ("flags", "flag"),
+    ("torchrun", "torchrun"),
+    ("environment", "env"),
+    ("state_map", "state_map"),
+)
 Sandbox = Literal["auto", "off", "required"]
 
 

@@ -10,7 +10,7 @@ import tomlkit
 from tomlkit.items import InlineTable, Table
 
 from infrarsi.contract.intent import KNOB_KINDS, LAUNCH_TABLES, Intent
-from infrarsi.records import Assignment, Claim, Knob, KnobKind, Level
+from infrarsi.records import Assignment, AssignmentKind, Claim, Knob, KnobKind, Level
 
 _HEAD = (
     "What this repository's training must keep, and what may be tried to make it faster.",
@@ -150,7 +150,7 @@ def _launch(intent: Intent) -> Table:
     return table
 
 
-def _is(assignment: Assignment, kind: KnobKind, *, unset: bool) -> bool:
+def _is(assignment: Assignment, kind: AssignmentKind, *, unset: bool) -> bool:
     return assignment.kind == kind and (assignment.value is None) == unset
 
 

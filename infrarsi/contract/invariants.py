@@ -196,12 +196,13 @@ def _ranks_of(e: Evidence) -> int:
 
 def _parameters(e: Evidence) -> Iterator[Violation]:
     """Names, shapes, dtypes and what is trained stay as they are: no smaller model, nothing frozen."""
+    refused = next((end.state_map_refused for end in e.ends if end.state_map_refused), "")
+    if refused:
+        yield violation("state-map", refused)
     locked = {p.name: p for p in e.contract.invariants.parameters}
     first = min(e.ends, key=lambda end: end.rank, default=None)
     if not locked or first is None or e.excused("parameters"):
         return
-    if first.state_map_refused:
-        yield violation("state-map", first.state_map_refused)
     now = {p.name: p for p in first.parameters}
     for word, names in (("missing", locked.keys() - now.keys()), ("new", now.keys() - locked.keys())):
         if names:

@@ -4,6 +4,7 @@
 
 Each `*` stands for one part of a name (no dot) and for the same text on both sides. Right of the sign stand the old
 names in the order in which they lie one after another along the dimension; braces shorten names that differ in a part.
+An entry is an assignment like a flag's: what was promoted with a patch stands among the launch settings.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from infrarsi.errors import ContractError
-from infrarsi.records import Parameter, StateMapEntry
+from infrarsi.records import Assignment, Parameter
 
-HEADER = re.compile(r"^State-Map:(.*)$", re.MULTILINE | re.IGNORECASE)
-_ENTRY = re.compile(r"^\s*([\w.*-]+)\s*=\s*([\w.*,{}\s-]+?)\s*;\s*dim\s+(\d+)\s*$")
-_BRACES = re.compile(r"\{([^{}]*)\}")
 CODE = "state-map"
+_HEADER = re.compile(r"^State-Map:(.*)$", re.MULTILINE | re.IGNORECASE)
+_NAME = r"[\w.*-]+"
+_PARTS = re.compile(r"\s*([\w.*,{}\s-]+?)\s*;\s*dim\s+(\d+)\s*")
+_BRACES = re.compile(r"\{([^{}]*)\}")
 
 
 @dataclass(frozen=True)
@@ -37,38 +39,61 @@ class Layout:
         return {"new": self.new, "dim": self.dim, "dtype": self.dtype, "pieces": [[n, [*s]] for n, s in self.pieces]}
 
 
-def parse(header: str) -> tuple[StateMapEntry, ...]:
-    """Return the entries of what stands before a diff. ContractError where a line is none."""
-    return tuple(_entry(match.group(1)) for match in HEADER.finditer(header))
+@dataclass(frozen=True)
+class _Entry:
+    """A new parameter, and the old ones that it is made of; `*` in names is one part of each."""
+
+    new: str
+    old: tuple[str, ...]
+    dim: int
 
 
-def resolve(entries: Sequence[StateMapEntry], parameters: Sequence[Parameter]) -> tuple[Layout, ...]:
-    """Return the entries for each parameter that they name. ContractError, in plain words, where they are no partition:
-    an old name is unknown, used twice or left out by its siblings, or the shapes or types do not go together."""
+def parse(header: str) -> tuple[Assignment, ...]:
+    """Return the state map in what stands before a diff. ContractError where a line is no entry."""
+    return tuple(_assignment(match.group(1).strip()) for match in _HEADER.finditer(header))
+
+
+def layouts(assignments: Sequence[Assignment], parameters: Sequence[Parameter]) -> tuple[Layout, ...]:
+    """Return what the state map among some settings says of the contract's parameters.
+
+    ContractError, in plain words, where it is no exact partition: an old name is unknown, used twice or left out by its
+    siblings, or the shapes or types do not go together.
+    """
     known = {p.name: p for p in parameters}
-    layouts = tuple(layout for entry in entries for layout in _expand(entry, known))
-    old = Counter(name for layout in layouts for name, _ in layout.pieces)
-    new = Counter(layout.new for layout in layouts)
+    entries = [_entry(a) for a in assignments if a.kind == "state_map" and a.value is not None]
+    found = tuple(layout for entry in entries for layout in _expand(entry, known))
+    old = Counter(name for layout in found for name, _ in layout.pieces)
+    new = Counter(layout.new for layout in found)
     for name, count in (*old.items(), *new.items()):
         if count > 1:
             raise _refused(f"{name} is used {count} times")
     for name in new:
         if name in known:
             raise _refused(f"{name} is a parameter of the baseline; a new one must have a name of its own")
-    return layouts
+    return found
 
 
-def _entry(text: str) -> StateMapEntry:
-    match = _ENTRY.match(text)
-    if match is None:
-        raise _refused(f"{text.strip()!r} is not an entry", "write: State-Map: new = old, old; dim 0")
-    new, right, dim = match.groups()
-    old = tuple(name for item in _items(right) for name in _braced(item))
-    if not old or not all(re.fullmatch(r"[\w.*-]+", name) for name in old):
-        raise _refused(f"{right!r} holds no list of names")
+def _assignment(line: str) -> Assignment:
+    new, sign, parts = line.partition("=")
+    made = Assignment("state_map", new.strip(), parts.strip())
+    if not sign:
+        raise _refused(f"{line!r} has no = sign", "write: State-Map: new = old, old; dim 0")
+    _entry(made)
+    return made
+
+
+def _entry(assignment: Assignment) -> _Entry:
+    new, text = assignment.target, str(assignment.value)
+    match = _PARTS.fullmatch(text)
+    if match is None or not re.fullmatch(_NAME, new):
+        raise _refused(f"{new} = {text} is not an entry", "write: State-Map: new = old, old; dim 0")
+    parts, dim = match.groups()
+    old = tuple(name for item in _items(parts) for name in _braced(item))
+    if not all(re.fullmatch(_NAME, name) for name in old):
+        raise _refused(f"{parts} holds no list of names")
     if any(name.count("*") != new.count("*") for name in old):
         raise _refused(f"{new} and its parts differ in their number of *")
-    return StateMapEntry(new, old, int(dim))
+    return _Entry(new, old, int(dim))
 
 
 def _items(text: str) -> list[str]:
@@ -84,7 +109,8 @@ def _braced(text: str) -> list[str]:
     return [name for word in inner for name in _braced(text[: match.start()] + word + text[match.end() :])]
 
 
-def _expand(entry: StateMapEntry, known: dict[str, Parameter]) -> list[Layout]:
+def _expand(entry: _Entry, known: dict[str, Parameter]) -> list[Layout]:
+    """Return the layout for each text that the stars stand for."""
     stars: dict[tuple[str, ...], None] = {}
     for pattern in entry.old:
         compiled = re.compile("([^.]+)".join(re.escape(part) for part in pattern.split("*")))
@@ -94,7 +120,7 @@ def _expand(entry: StateMapEntry, known: dict[str, Parameter]) -> list[Layout]:
     return [_layout(entry, texts, known) for texts in stars]
 
 
-def _layout(entry: StateMapEntry, texts: tuple[str, ...], known: dict[str, Parameter]) -> Layout:
+def _layout(entry: _Entry, texts: tuple[str, ...], known: dict[str, Parameter]) -> Layout:
     new, names = _filled(entry.new, texts), [_filled(pattern, texts) for pattern in entry.old]
     for name in names:
         if name not in known:

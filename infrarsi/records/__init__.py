@@ -9,6 +9,7 @@ from infrarsi.records.contract import (
     NUMERICS_ORDER,
     SCHEMA_VERSION,
     Assignment,
+    AssignmentKind,
     Budget,
     Candidate,
     Caps,
@@ -27,7 +28,6 @@ from infrarsi.records.contract import (
     Scalar,
     Scope,
     Setting,
-    StateMapEntry,
     Workload,
 )
 from infrarsi.records.replay import Examination, GradientGroup, ReplayCheck, ReplayFigure, figure_reason
@@ -59,6 +59,7 @@ __all__ = [
     "NUMERICS_ORDER",
     "SCHEMA_VERSION",
     "Assignment",
+    "AssignmentKind",
     "Budget",
     "Calibration",
     "Candidate",
@@ -95,7 +96,6 @@ __all__ = [
     "Scalar",
     "Scope",
     "Setting",
-    "StateMapEntry",
     "StepRecord",
     "TraceStep",
     "Trial",

@@ -9,6 +9,7 @@ Numerics = Literal["bitwise", "reorder", "reduced", "semantic"]
 NUMERICS_ORDER: tuple[Numerics, ...] = ("bitwise", "reorder", "reduced", "semantic")
 DataLevel = Literal["exact", "same-set", "sampled"]
 KnobKind = Literal["flag", "torchrun", "env", "config"]
+AssignmentKind = Literal[KnobKind, "state_map"]
 Scalar = str | int | float | bool
 SCHEMA_VERSION = 1
 
@@ -121,10 +122,11 @@ class Contract:
 class Assignment:
     """One target set to one value: flag `--batch_size`, torchrun flag, environment variable, `file.yaml:a.b` key.
 
-    `value` None removes the flag or variable. A boolean flag without a value (store_true) has value True.
+    `value` None removes the flag or variable. A boolean flag without a value (store_true) has value True. Of kind
+    `state_map`, the target is a parameter, the value says which of the contract's parameters it holds.
     """
 
-    kind: KnobKind
+    kind: AssignmentKind
     target: str
     value: Scalar | None
 
@@ -163,15 +165,6 @@ class Knob:
 
 
 @dataclass(frozen=True)
-class StateMapEntry:
-    """A new parameter that is old ones one after another along a dimension; `*` in names is one part of each."""
-
-    new: str
-    old: tuple[str, ...]
-    dim: int
-
-
-@dataclass(frozen=True)
 class Patch:
     """A code change in scope: a unified diff against the run's base, and what its source claims."""
 
@@ -185,7 +178,7 @@ class Patch:
     conflicts: tuple[str, ...] = ()
     catalogue_id: str = ""
     why: str = ""
-    state_map: tuple[StateMapEntry, ...] = ()
+    state_map: tuple[Assignment, ...] = ()
 
 
 @dataclass(frozen=True)

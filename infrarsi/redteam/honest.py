@@ -226,12 +226,6 @@ CASES: tuple[Case, ...] = (
         )
     ),
     honest(
-        "qkv-fused",
-        "computes queries, keys and values by one matmul, with a map between both layouts of the weights",
-        "reorder",
-        pending="maps between layouts of the weights do not exist yet",
-    ),
-    honest(
         "sharded-fsdp2",
         "shards the model by fully_shard in place of DDP",
         "reorder",

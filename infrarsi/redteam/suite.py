@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from infrarsi.errors import UsageError
-from infrarsi.redteam import experts, honest, learning, source, tree, updates, window, work
+from infrarsi.redteam import experts, honest, layouts, learning, source, tree, updates, window, work
 from infrarsi.redteam.case import Case, Trainer
 
-MODULES = (tree, source, work, updates, learning, experts, window, honest)
+MODULES = (tree, source, work, updates, learning, experts, layouts, window, honest)
 ALL: tuple[Case, ...] = tuple(case for module in MODULES for case in module.CASES)
 
 

@@ -50,6 +50,8 @@ def audit_paths(
         if patch.id in candidate.patches:
             for part in files_of(patch.diff):
                 origins.setdefault(part.path, []).append(f"+{patch.id}")
+            if patch.state_map:
+                origins.setdefault(LAUNCH_FILE, []).append(f"+{patch.id}")
     by_name = {k.name: k for k in knobs}
     for setting in candidate.settings:
         for item in _assignments(by_name.get(setting.knob), setting.level):

@@ -17,7 +17,8 @@ def test_ring_one_catches_it(beds, case):
     assert judged.ring == "scope"
 
 
-@pytest.mark.parametrize("case", [c for c in ALL if c.kind == "honest"], ids=ids)
+# A state map is held against parameters, which a contract without any observed fact does not have.
+@pytest.mark.parametrize("case", [c for c in ALL if c.kind == "honest" and not c.state_map], ids=ids)
 def test_ring_one_lets_honest_changes_pass(beds, case):
     judged = judge(beds[case.trainer], case, no_checks)
     assert judged.status in ("passed", "skipped"), judged.message

@@ -40,11 +40,11 @@ class Case:
     """One cheat that must be caught, or one honest change that must pass; so must what is tolerated: a departure that
     the contract allows once by its own tolerances, and that is caught as a cheat where it is made many times.
 
-    `ring` and `check` say what is expected to catch it. `numerics` is the class it is judged under. `variant` names a
-    baseline with other flags (`VARIANTS`). `state_map` is what stands before its patch's diff. `canaries` are files, absolute or of the repository, that must be afterwards
-    what they were. `claims`: the speed-up that it only claims; caught where the measured one is not half of it.
-    `pending` says why it cannot be judged yet. `ranks`: the processes that it takes. `quick` cases train also in the
-    quick suite, `slow` ones only on request.
+    `ring` and `check` say what is expected to catch it. `numerics` is the class it is judged under. `state_map` is what
+    stands before its patch's diff. `variant` names a baseline with other flags (`VARIANTS`). `canaries` are files,
+    absolute or of the repository, that must be afterwards what they were. `claims`: the speed-up that it only claims;
+    caught where the measured one is not half of it. `pending` says why it cannot be judged yet. `ranks`: the processes
+    that it takes. `quick` cases train also in the quick suite, `slow` ones only on request.
     """
 
     name: str

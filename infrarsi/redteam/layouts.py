@@ -61,7 +61,7 @@ CASES: tuple[Case, ...] = (
     ),
     *on_both(
         cheat(
-            "map-permuted",
+            "qkv-permuted",
             "fuses queries, keys and values, and calls the keys values in its map",
             "invariant",
             "update",
@@ -81,7 +81,7 @@ CASES: tuple[Case, ...] = (
     ),
     *on_both(
         cheat(
-            "map-hides-frozen-part",
+            "map-freezes-part",
             "lets no gradient through the keys' part of a fused matrix, which has a true map",
             "invariant",
             "update",

@@ -99,6 +99,7 @@ def run(
     stop_after: int | None = None,
     original_root: Path | None = None,
     environment: Mapping[str, str] | None = None,
+    state_map: Sequence[Mapping[str, Any]] = (),
     probed: bool = True,
     timeout: float = 120.0,
 ) -> Run:
@@ -110,7 +111,7 @@ def run(
         "schema": 1, "token": "secret", "socket": str(scratch / "s"), "root": str(folder), "entry": entry,
         "module": False, "mode": mode, "warmup_steps": warmup, "timed_steps": timed, "perturb": list(perturb),
         "memory_bytes": memory_bytes, "timeout_seconds": 60, "scope_roots": [str(folder)],
-        "original_root": str(original_root or folder),
+        "original_root": str(original_root or folder), "state_map": list(state_map),
     }  # fmt: skip
     (scratch / "plan.json").write_text(json.dumps(plan))
     variables = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "INFRARSI_PLAN")}

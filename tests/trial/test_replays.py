@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from infrarsi.contract.replayed import gradients, mathematics
+from infrarsi.contract.statemap import Layout
 from infrarsi.trial.comparing import Comparison, compare_files
 from infrarsi.trial.execute import run_trial
 from infrarsi.trial.local import LocalEngine
@@ -15,15 +16,16 @@ from infrarsi.trial.plan import Deadlines, Section
 
 pytestmark = pytest.mark.real
 TRAINER = Path(__file__).parent / "trainers" / "replayed.py"
+ATTENTION = Path(__file__).parents[1] / "probe" / "trainers" / "attention.py"
 FLOAT64 = ("float64",)
 
 
 class Bench:
     """Runs the trainer, records a check step, replays it."""
 
-    def __init__(self, place, ranks=1):
+    def __init__(self, place, ranks=1, trainer=TRAINER):
         self.place, self.ranks = place, ranks
-        shutil.copy(TRAINER, place.worktree / "train.py")
+        shutil.copy(trainer, place.worktree / "train.py")
 
     def run(self, *flags, **changes):
         launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={self.ranks}"]
@@ -41,11 +43,18 @@ class Bench:
         folder = dump / str(execution.checked)
         return execution, Section(folder / "weights.pt", folder)
 
-    def replay(self, name, section, *flags, perturb=FLOAT64, autocast=False):
+    def replay(self, name, section, *flags, perturb=FLOAT64, autocast=False, **changes):
         out = self.place.worktree.parent / name
         sections = (replace(section, autocast=autocast),)
         execution = self.run(
-            *flags, mode="replay", warmup_steps=0, timed_steps=1, sections=sections, out=out, perturb=perturb
+            *flags,
+            mode="replay",
+            warmup_steps=0,
+            timed_steps=1,
+            sections=sections,
+            out=out,
+            perturb=perturb,
+            **changes,
         )
         return execution, out / "gradients.0.pt"
 
@@ -90,6 +99,31 @@ def test_dropout_is_off_in_both(place):
     _, mine = bench.replay("c64", section, "--dropout=0.2", "--rows=8", "--accum=1")
     assert mathematics(bench.compare(mine, wanted).groups, 1, "reorder").value < 1e-9
     assert bench.compare(section.rows / "gradients.pt", wanted).dropout
+
+
+def fused_as(*parts):
+    """The state map of a matrix and a bias that hold these parts in this order."""
+    shapes = {"weight": (16, 16), "bias": (16,)}
+    return tuple(
+        Layout(f"attn.qkv.{kind}", 0, "float32", tuple((f"attn.{part}.{kind}", shape) for part in parts))
+        for kind, shape in shapes.items()
+    )
+
+
+def test_a_fused_matrix_is_replayed_under_the_old_names(place):
+    """R-A5, R-A6: weights go from the fused code to the baseline's and back; a map that lies gives itself away."""
+    bench, true = Bench(place, trainer=ATTENTION), fused_as("query", "key", "value")
+    trial, section = bench.record("--layout=fused", state_map=true)
+    exact, wanted = bench.replay("b64", section)
+    _, noisy = bench.replay("b32", section, perturb=())
+    step = next(s for s in trial.steps if s.check)
+    assert exact.steps[0].loss == pytest.approx(step.loss, rel=1e-6), "the baseline takes the fused code's weights"
+    _, mine = bench.replay("c64", section, "--layout=fused", state_map=true)
+    assert mathematics(bench.compare(mine, wanted).groups, 1, "reorder").value < 1e-9
+    compared = bench.compare(section.rows / "gradients.pt", wanted, noisy)
+    assert gradients(compared.groups, 1, "reorder").held
+    _, swapped = bench.replay("s64", section, "--layout=fused", state_map=fused_as("key", "query", "value"))
+    assert mathematics(bench.compare(swapped, wanted).groups, 1, "reorder").value > 0.01
 
 
 @pytest.mark.parametrize(("drift", "least"), [("detached", 1e-3), ("lowered", 1e-4), ("fewer", 1e-2)])

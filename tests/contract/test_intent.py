@@ -130,6 +130,15 @@ def test_new_launch_settings_leave_everything_else_as_it_was():
     assert intents.digest_of(intents.parse(edited)) == intents.digest_of(intents.parse(text))
 
 
+def test_a_promoted_state_map_stands_among_the_launch_settings():
+    wanted = (Assignment("state_map", "blocks.*.qkv.weight", "blocks.*.{q,k,v}.weight; dim 0"),)
+    edited = intents.with_launch(SMALL, wanted)
+    assert '"blocks.*.qkv.weight" = "blocks.*.{q,k,v}.weight; dim 0"' in edited.split("[launch.state_map]")[1]
+    assert intents.parse(edited).launch.assignments == wanted
+    assert intents.digest_of(intents.parse(edited)) == intents.digest_of(intents.parse(SMALL))
+    assert intents.parse(intents.with_launch(edited, [])).launch.assignments == ()
+
+
 def test_equal_launch_settings_give_back_the_same_bytes():
     text = SMALL + "[launch.flags]\n'--a'   =   1\n"
     assert intents.with_launch(text, [Assignment("flag", "--a", 1)]) == text

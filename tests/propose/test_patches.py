@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from infrarsi.errors import UsageError
+from infrarsi.errors import ContractError, UsageError
 from infrarsi.propose.catalogue import by_id, device_kind, load
 from infrarsi.propose.patches import compose, propose_patches, unified_diff
 from infrarsi.propose.patchfile import read_patch_files
@@ -157,6 +157,25 @@ def test_patch_files_plain_and_mailed(tmp_path: Path) -> None:
     assert one.id.startswith("my_idea_") and one.numerics == "reorder" and one.source == "patch-file:My idea.patch"
     assert two.title == "Faster attention" and two.diff == one.diff == diff and "src/model.py" in one.why
     assert read_patch_files([plain], numerics="reduced")[0].numerics == "reduced"
+
+
+def test_a_state_map_stands_before_the_diff(tmp_path: Path) -> None:
+    diff = unified_diff("model.py", MODEL, MODEL.replace("-1)\n        return", "-1)\n\n        return"))
+    path, bare, broken = (tmp_path / name for name in ("qkv.patch", "bare.patch", "broken.patch"))
+    bare.write_text(diff)
+    path.write_text(
+        f"Subject: Fuse\n\nState-Map: *.qkv.weight = *.{{q,k}}.weight; dim 0\nState-Map: b = c; dim 1\n\n{diff}"
+    )
+    broken.write_text(f"State-Map: qkv is q and k\n{diff}")
+    one, two = read_patch_files([path, bare])
+    assert [(a.kind, a.target, a.value) for a in one.state_map] == [
+        ("state_map", "*.qkv.weight", "*.{q,k}.weight; dim 0"),
+        ("state_map", "b", "c; dim 1"),
+    ]
+    assert two.state_map == () and one.diff == two.diff and one.id.rpartition("_")[2] != two.id.rpartition("_")[2]
+    with pytest.raises(ContractError, match="state map") as caught:
+        read_patch_files([broken])
+    assert "write: State-Map:" in caught.value.hint
 
 
 @pytest.mark.parametrize(

@@ -133,13 +133,13 @@ class Case:
         self.commit("contract", infrarsi__toml=intents.render(wanted), infrarsi__lock=locks.render(contract))
         return self
 
-    def run(self, *, seconds=0.5, ended=True, seal=True):
+    def run(self, *, seconds=0.5, ended=True, seal=True, state_map=()):
         """A run whose candidate takes `seconds` a step against the baseline's 1 s; written by the real ledger."""
         workspace = load(self.root)
         repo, base = workspace.repo, workspace.head
         fast = MODEL.replace("x10 = 10\n", "x10 = 10  # fused\n").encode()
         diff = repo.diff(base, build_candidate(repo, base, (), {"model.py": fast}, "the patch"))
-        patch = Patch("fused", "Fused optimizer", diff, "file", numerics="reorder")
+        patch = Patch("fused", "Fused optimizer", diff, "file", numerics="reorder", state_map=state_map)
         commit = build_candidate(repo, base, [diff], {}, "candidate")
         ledger = Ledger(repo.state_dir / "runs" / RUN / "ledger.jsonl")
         for kind, body in facts(workspace, patch, commit, seconds):

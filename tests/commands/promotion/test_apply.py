@@ -6,8 +6,10 @@ import pytest
 from promotion_case import BRANCH, RUN, Case
 
 from infrarsi.commands.payload import TRAILER
+from infrarsi.commands.workspace import load
 from infrarsi.contract import intent as intents
 from infrarsi.contract import lock as locks
+from infrarsi.contract.statemap import layouts
 from infrarsi.errors import ContractError, GitError, NegativeVerdict
 from infrarsi.records import Assignment
 
@@ -27,6 +29,20 @@ def test_apply_makes_one_signed_commit_and_touches_nothing_else(measured):
     assert len(measured.repo.trailers(BRANCH, TRAILER)) == 1
     assert "# fused" in measured.git("show", f"{BRANCH}:model.py")
     assert "--batch_size" in measured.git("show", f"{BRANCH}:infrarsi.toml").split("[launch", 1)[1]
+
+
+def test_what_a_patch_lays_out_otherwise_is_promoted_with_it(tmp_path):
+    """The next run's baseline has the new parameters, and the contract the old ones: the map stands beside the code."""
+    state_map = (Assignment("state_map", "fused", "w; dim 0"),)
+    case = Case(tmp_path / "project").create().run(state_map=state_map)
+    result = case.apply()
+    assert result.settings == (Assignment("flag", "--batch_size", 16), *state_map)
+    case.git("merge", "-q", "--ff-only", BRANCH)
+    workspace = load(case.root)
+    assert set(workspace.intent.launch.assignments) == set(result.settings)
+    assert layouts(workspace.intent.launch.assignments, workspace.contract.invariants.parameters)[0].new == "fused"
+    checked = case.verify()
+    assert (checked.decision, checked.signature) == ("pass", "good"), checked.checks
 
 
 def test_apply_twice_is_once(case):

@@ -322,3 +322,11 @@ class TestSampled:
 
 def test_caps_come_with_the_data_level():
     assert default_caps("exact") == DEFAULT_CAPS
+
+
+def test_a_state_map_that_does_not_fit_is_named_whatever_else_is_unobserved():
+    contract = contract_of(unobserved=("parameters",))
+    ends = ends_of()
+    ends[1] = dataclasses.replace(ends[1], state_map_refused="qkv is sharded")
+    (found,) = check(contract, calibration_of(contract), steps_of(), ends, numerics="reorder")
+    assert (found.check, found.message) == ("state-map", "qkv is sharded")

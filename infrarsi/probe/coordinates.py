@@ -19,7 +19,7 @@ from torch import Tensor
 
 from .model import local
 from .sharding import box, shards
-from .statemap import whole_of
+from .statemap import cut, lead_of, whole_of
 
 COORDINATES = 8
 
@@ -61,7 +61,10 @@ class Part:
         self.offset = flat[0]
         self.size, self.stride = (self.count,), (steps.pop() if len(steps) == 1 else 1,)
         # What a plain view takes; of a parameter that has none, nothing that can be taken apart.
-        self.plain: Any = (parameter, self.size, self.stride, self.offset) if self.even and not self.complex else None
+        self.plain: Any = None
+        lead = lead_of(parameter)
+        if self.even and not self.complex and lead is not None:
+            self.plain = (whole_of(parameter), self.size, self.stride, lead + self.offset)
         self._places: tuple[Tensor, ...] | None = None
 
     @property
@@ -120,10 +123,11 @@ class Coordinates:
         self.factors = torch.tensor(factors, dtype=torch.float64, device=self.device)
         epsilons = [torch.finfo(part.parameter.dtype).eps for part in self.parts for _ in part.flat]
         self.epsilons = torch.tensor(epsilons, dtype=torch.float64, device=self.device)
-        self._special = any(_is_special(part.parameter, self.device) for part in self.parts)
+        self._wholes = [whole_of(part.parameter) for part in self.parts]
+        self._special = any(_is_special(whole, self.device) for whole in self._wholes)
         self._by_parameter: dict[int, list[Part]] = {}
-        for part in self.parts:
-            self._by_parameter.setdefault(id(whole_of(part.parameter)), []).append(part)
+        for whole, part in zip(self._wholes, self.parts, strict=True):
+            self._by_parameter.setdefault(id(whole), []).append(part)
         self._views: list[Tensor] = []
         self._pointers: list[int] = []
 
@@ -157,14 +161,12 @@ class Coordinates:
         if not self.parts:
             return self.factors.new_zeros(0)
         with torch.no_grad():
-            if self._special:
-                values = [local(p.parameter) for p in self.parts]
-            else:
-                values = [p.parameter for p in self.parts]
-            pointers = [value.data_ptr() for value in values]
+            wholes = [local(whole) for whole in self._wholes] if self._special else self._wholes
+            pointers = [whole.data_ptr() for whole in wholes]
             if pointers != self._pointers or 0 in pointers:
                 try:
-                    views = [p.of(v.detach()).to(self.device) for p, v in zip(self.parts, values, strict=True)]
+                    values = [cut(p.parameter, w.detach()) for p, w in zip(self.parts, wholes, strict=True)]
+                    views = [p.of(v).to(self.device) for p, v in zip(self.parts, values, strict=True)]
                 except (RuntimeError, IndexError) as error:
                     raise Unreadable(f"the weights: {error}") from error
                 aliased = all(p.even and v.is_contiguous() for p, v in zip(self.parts, values, strict=True))

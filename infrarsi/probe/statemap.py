@@ -8,6 +8,7 @@ a plain tensor: sharded ones are refused, since a slice of a shard is none of th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -96,6 +97,13 @@ class Slice(Tensor):
 def whole_of(parameter: Tensor) -> Tensor:
     """Return the parameter that an optimizer steps."""
     return parameter.whole if isinstance(parameter, Slice) else parameter
+
+
+def lead_of(parameter: Tensor) -> int | None:
+    """Return where a parameter begins in the flat one that an optimizer steps; None where it lies in pieces there."""
+    if not isinstance(parameter, Slice):
+        return 0
+    return parameter.begin * math.prod(parameter.whole.shape[1:]) if parameter.axis == 0 else None
 
 
 def cut(parameter: Tensor, tensor: Tensor) -> Tensor:

@@ -141,7 +141,7 @@ class Sampled:
 def claimed(space: Space) -> list[Rows]:
     """Return rows that follow from the claims alone: all that is claimed to help, the better half, the best quarter."""
     gains = read_claims(space).claimed_time
-    best = {}
+    best: dict[int, tuple[float, int]] = {}
     for (dimension, level), gain in zip(space.effects, gains, strict=True):
         if gain < min(HELPFUL, best.get(dimension, (0.0, 0))[0]):
             best[dimension] = (float(gain), level)

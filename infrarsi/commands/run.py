@@ -168,6 +168,7 @@ def make_search(campaign: Campaign, seed: int) -> Search:
         memory_budget=campaign.workspace.contract.budget.memory_bytes,
         noise=calibration.noise,
         seed=campaign.state.started.get("seed", seed),
+        memory_terms=dict(calibration.memory_terms),
     )
 
 

@@ -60,6 +60,7 @@ class RankEnd:
     data_functions: tuple[str, ...] = ()
     overhead_seconds: float = 0.0
     hot_lines: tuple[tuple[str, float], ...] = ()
+    memory_terms: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -104,6 +104,7 @@ class Calibration:
     """What doctor learnt about this machine under this contract.
 
     `replay`: how far the baseline's own rounding takes its gradients from float64, and what is allowed, per precision.
+    `memory_terms`: what the peak consists of on the fullest rank, in bytes (`probe.memory.Held`).
     """
 
     contract_digest: str
@@ -123,6 +124,7 @@ class Calibration:
     mfu: float | None
     advice: tuple[str, ...] = ()
     replay: tuple[ReplayFigure, ...] = ()
+    memory_terms: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +12,7 @@ from infrarsi.records import Candidate, Effect, Noise
 from infrarsi.search.beliefs import Anchors, Beliefs
 from infrarsi.search.interface import WHOLE, Observation, Parts, Price, Proposal
 from infrarsi.search.pricing import price_list
+from infrarsi.search.priors import memory_shares
 from infrarsi.search.sampler import ERROR, OUTCOME, PEAK, SECONDS, STATES, EffectSampler
 from infrarsi.search.space import Space
 from infrarsi.search.stopping import exhausted, hopeless_trial, ranked
@@ -34,9 +36,13 @@ class OptunaSearch:
         memory_budget: int | None,
         noise: Noise,
         seed: int = 0,
+        memory_terms: Mapping[str, int] | None = None,
         parts: Parts = WHOLE,
     ) -> None:
-        """Search `space` around a measured baseline. `memory_budget` in bytes per rank, None for the device's own."""
+        """Search `space` around a measured baseline. `memory_budget` in bytes per rank, None for the device's own.
+
+        `memory_terms`: what the baseline's peak consists of, in bytes by term.
+        """
         self.space = space
         self.noise = noise
         self.reason = ""
@@ -46,6 +52,7 @@ class OptunaSearch:
             budget=memory_budget,
             noise_floor=noise.floor,
             step_error=max(noise.between_cv, 0.005),
+            shares=memory_shares(memory_terms or {}),
         )
         self.sampler = EffectSampler(space, self.anchors, seed, parts=parts)
         self.study = _new_study(self.sampler)

@@ -60,6 +60,7 @@ def rank_end(
         data_functions=_texts(message, "data_functions"),
         overhead_seconds=_optional(message, "overhead_seconds") or 0.0,
         hot_lines=tuple((str(line), _number(seconds)) for line, seconds in _pairs(message.get("hot_lines") or [])),
+        memory_terms=tuple((str(term), int(_number(size))) for term, size in _pairs(message.get("memory_terms") or [])),
     )
 
 

@@ -51,7 +51,9 @@ from infrarsi.records.verdict import (
     Moved,
     Noise,
     Pair,
+    Price,
     TraceStep,
+    Trust,
     Verdict,
 )
 
@@ -90,6 +92,7 @@ __all__ = [
     "Pair",
     "Parameter",
     "Patch",
+    "Price",
     "RankEnd",
     "ReplayCheck",
     "ReplayFigure",
@@ -99,6 +102,7 @@ __all__ = [
     "StepRecord",
     "TraceStep",
     "Trial",
+    "Trust",
     "Verdict",
     "Violation",
     "Workload",

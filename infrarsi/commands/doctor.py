@@ -245,8 +245,15 @@ def _conclude(
         flops_per_step=flops,
         peak_flops=machine.peaks,
         mfu=mfu,
+        memory_terms=memory_terms(runs),
     )
     return replace(calibration, advice=advise(calibration, workspace))
+
+
+def memory_terms(runs: Sequence[Execution]) -> tuple[tuple[str, int], ...]:
+    """Return what the peak consists of on the rank and in the run where it was highest, in bytes."""
+    ends = [end for run in runs for end in run.ends]
+    return max(ends, key=lambda end: end.peak_allocated_bytes).memory_terms if ends else ()
 
 
 def mean_phases(profile: Execution) -> tuple[tuple[str, float], ...]:

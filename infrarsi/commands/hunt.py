@@ -25,7 +25,8 @@ def hunt(campaign: Campaign, search: Search, *, trials: int) -> str:
         proposal = None if reason else search.ask()
         if proposal is None:
             reason = reason or getattr(search, "reason", "") or "nothing left that is worth a trial"
-            campaign.record("effects", {"effects": list(search.effects())})
+            learnt = {"effects": search.effects(), "prices": search.prices(), "trust": search.trust()}
+            campaign.record("effects", {name: list(values) for name, values in learnt.items()})
             campaign.record("search-ended", {"reason": reason})
             break
         search.tell(observation(campaign, attempt(campaign, search, proposal)))

@@ -157,6 +157,7 @@ def _carry_out(campaign: Campaign, options: RunOptions, resumed: bool) -> RunRes
 
 def make_search(campaign: Campaign, seed: int) -> Search:
     """Return the search over this run's knobs and patches, anchored at the calibrated baseline."""
+    from infrarsi.search.projection import FILE
     from infrarsi.search.space import Space
     from infrarsi.search.study import OptunaSearch
 
@@ -168,6 +169,8 @@ def make_search(campaign: Campaign, seed: int) -> Search:
         memory_budget=campaign.workspace.contract.budget.memory_bytes,
         noise=calibration.noise,
         seed=campaign.state.started.get("seed", seed),
+        memory_terms=dict(calibration.memory_terms),
+        journal=campaign.bench.folder / FILE,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +30,7 @@ WRONG: tuple[Status, ...] = ("missed", "refused", "broken")
 RANKS, QUICK_RANKS = 2, 1
 STAGE = "selftest"
 
-Examine = Callable[[Campaign, Tried], tuple[Violation, ...]]
+Examine = Callable[[Campaign, Tried, float], tuple[Violation, ...]]
 
 
 @dataclass(frozen=True)
@@ -204,7 +205,7 @@ def _after_trial(
     if case.claims and gain is not None and gain < case.claims / 2:
         message = f"it claims {case.claims:g}x; by the parent's clock it is {gain:.2f}x"
         return _judged(bed, case, began, "caught", "time", "clock", message, trial=trial)
-    found = examine(bed.campaign, tried)
+    found = examine(bed.campaign, tried, _promised(bed, gain))
     if found:
         return _stopped(bed, case, began, found, trial)
     if case.kind != "cheat":
@@ -212,14 +213,14 @@ def _after_trial(
     return _judged(bed, case, began, "missed", message="every check lets it pass", trial=trial)
 
 
-def no_checks(_campaign: Campaign, _tried: Tried) -> tuple[Violation, ...]:
+def no_checks(_campaign: Campaign, _tried: Tried, _promised: float) -> tuple[Violation, ...]:
     """Leave the finalist's checks out, as the quick suite does: each costs several executions."""
     return ()
 
 
-def finalist_checks(campaign: Campaign, tried: Tried) -> tuple[Violation, ...]:
+def finalist_checks(campaign: Campaign, tried: Tried, promised: float) -> tuple[Violation, ...]:
     """Return what a finalist's examination objects to: replay of secret steps, another seed, transplanted weights."""
-    examination = vet_finalist(campaign, tried, STAGE)
+    examination = vet_finalist(campaign, tried, STAGE, promised)
     wrong = [Violation("finalist", f.check, figure_reason(f)) for f in examination.figures if not f.held]
     if examination.failure:
         wrong.insert(0, Violation("finalist", "examination", examination.failure))
@@ -284,6 +285,11 @@ def _moved(bed: Bed, trial: Trial | None) -> Distance | None:
     if trial is None or not trial.steps or not reference:
         return None
     return Distance(*deviation(reference, trace(trial.steps, bed.ground.ranks), by_step=True))
+
+
+def _promised(bed: Bed, gain: float | None) -> float:
+    """Return the natural logarithm of the speed-up that a verdict would have to confirm, 0 where none can be seen."""
+    return math.log(gain) if gain is not None and gain > 1 + bed.campaign.calibration.noise.floor else 0.0
 
 
 def _gain(bed: Bed, trial: Trial) -> float | None:

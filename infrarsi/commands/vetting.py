@@ -58,8 +58,11 @@ def sound_patches(campaign: Campaign) -> tuple[Patch, ...]:
     return tuple(p for p in campaign.state.patches if (e := found.get(("patch", p.id))) is None or e.passed)
 
 
-def vet_finalist(campaign: Campaign, tried: Tried, stage: str) -> Examination:
-    """Examine a candidate that would be promoted: check steps replayed, another seed, weights transplanted."""
+def vet_finalist(campaign: Campaign, tried: Tried, stage: str, promised: float | None = None) -> Examination:
+    """Examine a candidate that would be promoted: check steps replayed, another seed, weights transplanted.
+
+    `promised` is the natural logarithm of the speed-up that has to last; None: the verdict's, where there is one.
+    """
     known = campaign.state.examinations.get((stage, str(tried.number)))
     if known is not None:
         return known
@@ -67,7 +70,10 @@ def vet_finalist(campaign: Campaign, tried: Tried, stage: str) -> Examination:
         examination = Examination(str(tried.number), (), (UNOBSERVED,), 0.0, 0.0)
     else:
         with _dumps(campaign, stage, tried.number) as folder:
-            examination = _examine(campaign, tried, stage, folder)
+            if promised is None:
+                measured = campaign.state.verdicts.get((stage, tried.number))
+                promised = math.log(measured.speedup) if measured else 0.0
+            examination = _examine(campaign, tried, promised, folder)
     campaign.record("examination", {"stage": stage, "subject": str(tried.number), "examination": examination})
     return examination
 
@@ -82,12 +88,10 @@ def _dumps(campaign: Campaign, stage: str, number: int) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _examine(campaign: Campaign, tried: Tried, stage: str, folder: Path) -> Examination:
+def _examine(campaign: Campaign, tried: Tried, promised: float, folder: Path) -> Examination:
     campaign.say("checking what it computes: secret steps replayed by the baseline's code, another seed, final weights")
     with campaign.checkout(tried) as tree:
         numerics = campaign.numerics(tried.candidate)
-        measured = campaign.state.verdicts.get((stage, tried.number))
-        promised = math.log(measured.speedup) if measured else 0.0
         second = second_seed(campaign, tried, tree, folder / "seed", promised)
         if second.failure:
             return Examination(str(tried.number), (), (), 0.0, 0.0, second.failure)

@@ -26,6 +26,7 @@ def end_message(session: Session, peaks: tuple[int, int], overhead_seconds: floa
         "rank": session.rank,
         "peak_allocated_bytes": peaks[0],
         "peak_reserved_bytes": peaks[1],
+        "memory_terms": list(session.held.terms(session.pairs, peaks[0]).items()),
         "parameters": [
             {"name": name, "shape": shape, "dtype": dtype, "trainable": trainable}
             for name, shape, dtype, trainable in described

@@ -7,9 +7,15 @@ start of the window by writing 5 to /proc/self/clear_refs (proc(5)).
 from __future__ import annotations
 
 import resource
+import weakref
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from .model import local
 
 CLEAR_REFS = Path("/proc/self/clear_refs")
 STATUS = Path("/proc/self/status")
@@ -66,13 +72,63 @@ def peak() -> tuple[int, int]:
 
 def resident_peak() -> int:
     """Return VmHWM in bytes; the life-long peak from getrusage where /proc is missing."""
+    return _status("VmHWM:") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _status(field: str) -> int:
+    """Return a field of proc_pid_status(5) in bytes, 0 where it is missing."""
     try:
         for line in STATUS.read_text().splitlines():
-            if line.startswith("VmHWM:"):
+            if line.startswith(field):
                 return int(line.split()[1]) * 1024
     except OSError:
         pass
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return 0
+
+
+class Held:
+    """What the training keeps between steps, so that the peak can be told apart by what it consists of."""
+
+    def __init__(self) -> None:
+        self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+
+    def note(self, optimizer: Optimizer) -> None:
+        """Remember an optimizer that made a step."""
+        self._optimizers.add(optimizer)
+
+    def terms(self, pairs: Iterable[tuple[str, Tensor]], peak_bytes: int) -> dict[str, int]:
+        """Return bytes of this rank at the peak: parameters, gradients, optimizer state, workspace, activations.
+
+        Called between two steps. Gradients count whether they are there now or not: at the peak they are. What is held
+        beside these three is workspace (on CPU the interpreter and its libraries too); activations are what the peak
+        has beyond all that is held.
+        """
+        found = [local(parameter) for _, parameter in pairs]
+        parameters = _bytes(found)
+        gradients = _bytes(p for p in found if p.requires_grad)
+        present = _bytes(p.grad for p in found if p.grad is not None)
+        states = [state for optimizer in self._optimizers for state in optimizer.state.values()]
+        optimizer = _bytes(v for state in states for v in state.values() if isinstance(v, Tensor))
+        workspace = max(0, _now() - parameters - present - optimizer)
+        activations = max(0, peak_bytes - parameters - gradients - optimizer - workspace)
+        return {
+            "parameters": parameters,
+            "gradients": gradients,
+            "optimizer": optimizer,
+            "activations": activations,
+            "workspace": workspace,
+        }
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    """Return the bytes of distinct local tensors; tied ones count once."""
+    distinct = {id(part): part for part in map(local, tensors)}
+    return sum(part.numel() * part.element_size() for part in distinct.values())
+
+
+def _now() -> int:
+    """Return the bytes that are allocated at this moment: the allocator's on CUDA, the resident set on CPU."""
+    return torch.cuda.memory_allocated() if _cuda() else _status("VmRSS:")
 
 
 def synchronise() -> None:

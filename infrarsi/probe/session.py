@@ -47,6 +47,7 @@ class Session(Guard):
         self.root: nn.Module | None = None
         self.in_backward = 0
         self.optimizer_steps = 0
+        self.held = memory.Held()
         self.step = 0
         self.hook_check: Callable[[], bool] = lambda: True
         self.root_chosen: Callable[[nn.Module], None] = lambda _: None
@@ -201,6 +202,7 @@ class Session(Guard):
         if self.state_map and not self.state_map_refused:
             self.state_map_refused = why_not(optimizer, self.pairs)
         self._entering = hyper.groups_of(optimizer)
+        self.held.note(optimizer)
         self._by_hand.rule_out()
         if not closure:
             self._take_gradients(optimizer, late=False)

@@ -7,12 +7,14 @@ import tomllib
 from dataclasses import dataclass
 from importlib import resources
 
-from infrarsi.records import Claim, Hardware, Numerics
+from infrarsi.records import Claim, Hardware, MemoryTerm, Numerics
 
 
 @dataclass(frozen=True)
 class CatalogueEntry:
     """One known optimisation. Factors are new / old at an equal global batch, `confidence` is 0..1.
+
+    The memory factor is that of `memory_term`, where one part of the peak changes.
 
     `evidence` is M (measured in the source), D (direction documented, number ours) or P (prior knowledge).
     """
@@ -35,11 +37,12 @@ class CatalogueEntry:
     conflicts: str
     source: str
     warmup: str = ""
+    memory_term: MemoryTerm = "total"
 
     @property
     def claim(self) -> Claim:
         """What the search may expect, under the catalogue's name."""
-        return Claim("catalogue", self.time_factor, self.memory_factor, self.confidence)
+        return Claim("catalogue", self.time_factor, self.memory_factor, self.confidence, self.memory_term)
 
 
 @functools.cache

@@ -138,7 +138,7 @@ def _micro_batch_claim(factor: float) -> Claim:
     doublings = log2(factor)
     time = entry.time_factor ** min(doublings, 3.0)
     memory = entry.memory_factor**doublings
-    return Claim("catalogue", round(time, 4), round(memory, 4), entry.confidence)
+    return Claim("catalogue", round(time, 4), round(memory, 4), entry.confidence, entry.memory_term)
 
 
 def _divisors(number: int) -> list[int]:

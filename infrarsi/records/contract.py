@@ -8,6 +8,7 @@ from typing import Literal
 Numerics = Literal["bitwise", "reorder", "reduced", "semantic"]
 NUMERICS_ORDER: tuple[Numerics, ...] = ("bitwise", "reorder", "reduced", "semantic")
 DataLevel = Literal["exact", "same-set", "sampled"]
+MemoryTerm = Literal["total", "parameters", "gradients", "optimizer", "activations", "workspace"]
 KnobKind = Literal["flag", "torchrun", "env", "config"]
 AssignmentKind = Literal[KnobKind, "state_map"]
 Scalar = str | int | float | bool
@@ -147,7 +148,7 @@ class Claim:
     time_factor: float = 1.0
     memory_factor: float = 1.0
     confidence: float = 0.3
-    memory_term: Literal["total", "parameters", "gradients", "optimizer", "activations", "workspace"] = "total"
+    memory_term: MemoryTerm = "total"
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,7 @@ class RankEnd:
     overhead_seconds: float = 0.0
     hot_lines: tuple[tuple[str, float], ...] = ()
     state_map_refused: str = ""
+    memory_terms: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)

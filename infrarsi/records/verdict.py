@@ -104,6 +104,7 @@ class Calibration:
     """What doctor learnt about this machine under this contract.
 
     `replay`: how far the baseline's own rounding takes its gradients from float64, and what is allowed, per precision.
+    `memory_terms`: what the peak consists of on the fullest rank, in bytes (`probe.memory.Held`).
     """
 
     contract_digest: str
@@ -123,6 +124,7 @@ class Calibration:
     mfu: float | None
     advice: tuple[str, ...] = ()
     replay: tuple[ReplayFigure, ...] = ()
+    memory_terms: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,10 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Effect:
-    """What the search believes of one option: log time ratio, prior and posterior, and how surprised it was."""
+    """What the search believes of one option: log time ratio, prior and posterior, and how surprised it was.
+
+    `measured` and `measured_sd`: what the trials alone say, without the claim; None where no trial tells.
+    """
 
     knob: str
     level: str
@@ -169,6 +174,31 @@ class Effect:
     source: str
     surprise: float
     memory_log_ratio: float = 0.0
+    measured: float | None = None
+    measured_sd: float | None = None
+
+
+@dataclass(frozen=True)
+class Price:
+    """What one change at the current best would cost: milliseconds per step lost against GiB saved (negative: gained).
+
+    `milliseconds_per_gib` is None where the change saves no memory.
+    """
+
+    knob: str
+    level: str
+    milliseconds: float
+    gibibytes: float
+    milliseconds_per_gib: float | None
+
+
+@dataclass(frozen=True)
+class Trust:
+    """How far the claims of one source are believed after the trials: 0 not at all, 1 as stated."""
+
+    source: str
+    time: float
+    memory: float
 
 
 @dataclass(frozen=True)

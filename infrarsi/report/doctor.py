@@ -67,6 +67,7 @@ def _speed(calibration: Calibration) -> Section:
         ("tokens per second", f"{calibration.tokens_per_second:,.0f}"),
         ("peak memory", f"{allocated} allocated, {reserved} reserved"),
     ]
+    rows += [(f"  {term}", size(held)) for term, held in calibration.memory_terms]
     if calibration.flops_per_step is not None:
         rows.append(("model FLOPs per step", f"{calibration.flops_per_step / 1e9:,.1f} GFLOP, counted on the baseline"))
     rows.append(("MFU", percent(calibration.mfu)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from infrarsi.records import Budget, Effect, Examination, Hardware, Noise, Verdict, Violation
+from infrarsi.records import Budget, Effect, Examination, Hardware, Noise, Price, Trust, Verdict, Violation
 
 RunStage = Literal["empty", "searching", "verifying", "finished"]
 
@@ -201,6 +201,8 @@ class RunReport:
     numerics: str = ""
     unobserved: tuple[str, ...] = ()
     examinations: tuple[tuple[str, str, Examination], ...] = ()
+    prices: tuple[Price, ...] = ()
+    trust: tuple[Trust, ...] = ()
 
     @property
     def search_trials(self) -> tuple[TrialRow, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from infrarsi.codec import decode
-from infrarsi.records import Effect, Examination, LedgerLine, Pair, Trial, Verdict
+from infrarsi.records import Effect, Examination, LedgerLine, Pair, Price, Trial, Trust, Verdict
 from infrarsi.report.model import Ablation, Interrupted, Refusal, RunStage, SpeedUp
 
 
@@ -44,6 +44,8 @@ class Replay:
     verdicts: list[tuple[str, int, Verdict]] = field(default_factory=list)
     ablations: list[Ablation] = field(default_factory=list)
     effects: tuple[Effect, ...] = ()
+    prices: tuple[Price, ...] = ()
+    trust: tuple[Trust, ...] = ()
     calls: list[dict[str, Any]] = field(default_factory=list)
     examinations: list[tuple[str, str, Examination]] = field(default_factory=list)
 
@@ -77,6 +79,8 @@ class Replay:
                 self.ablations.append(Ablation(body["removed"], body["kept"], speedup, body["reason"]))
             case "effects":
                 self.effects = tuple(decode(Effect, value) for value in body["effects"])
+                self.prices = tuple(decode(Price, value) for value in body.get("prices", ()))
+                self.trust = tuple(decode(Trust, value) for value in body.get("trust", ()))
             case "llm-call":
                 self.calls.append(body)
             case "run-ended":

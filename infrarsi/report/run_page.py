@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from infrarsi.records import Effect
+from infrarsi.report.believed import effects_section, prices_section
 from infrarsi.report.examined import examined_section
 from infrarsi.report.model import Component, PathAudit, RunReport, SpeedUp, TrialRow, VerdictRow
 from infrarsi.report.page import Page, Section, Table, Tone
@@ -26,7 +25,8 @@ def run_page(report: RunReport) -> Page:
         _trials(report),
         _refused(report),
         _cost(report),
-        _effects(report),
+        effects_section(report),
+        prices_section(report),
         _audit(report),
         Section("Diff", code=report.diff, key="diff"),
     )
@@ -146,8 +146,11 @@ def _trials(report: RunReport) -> Section:
     for item in report.interrupted:
         rows.append((str(item.number), item.role, "interrupted", "", "", "", "it was in flight when the tool stopped"))
         tones.append("unsure")
-    header = ("no", "candidate", "outcome", "estimate", "step", "peak", "message")
-    said = ("Estimates from one search trial each, widened by the noise floor; only verification decides.",)
+    header = ("no", "candidate", "outcome", "estimate", "step (expected)", "peak (expected)", "message")
+    said = (
+        "Estimates from one search trial each, widened by the noise floor; only verification decides. In brackets what "
+        "the search expected before the trial.",
+    )
     return Section(
         "Trials", said if rows else (), Table(header, tuple(rows), numeric=(0,), tones=tuple(tones)), key="trials"
     )
@@ -156,9 +159,15 @@ def _trials(report: RunReport) -> Section:
 def _trial(row: TrialRow) -> tuple[str, ...]:
     outcome = f"{row.outcome} (stopped early)" if row.stopped_early else row.outcome
     estimate = with_interval(row.estimate) if row.estimate else ""
-    step = duration(row.step_seconds) if row.step_seconds is not None else ""
-    peak = size(row.peak_bytes) if row.peak_bytes is not None else ""
+    step = _beside(row.step_seconds, row.predicted_step_seconds, duration)
+    peak = _beside(row.peak_bytes, row.predicted_peak_bytes, lambda value: size(int(value)))
     return str(row.number), line(row.label, 80), outcome, estimate, step, peak, first_line(row.message)
+
+
+def _beside(measured: float | None, expected: float | None, shown: Callable[[float], str]) -> str:
+    """Return what was measured, and in brackets what was expected."""
+    found = [shown(measured)] if measured is not None else []
+    return " ".join([*found, f"({shown(expected)})"] if expected is not None else found)
 
 
 def _refused(report: RunReport) -> Section:
@@ -200,25 +209,6 @@ def _cost(report: RunReport) -> Section:
         return Section("Cost", ("No trial was run.",), key="cost")
     header = ("outcome", "trials", "wall time", "device time")
     return Section("Cost", tuple(said), Table(header, tuple(rows), numeric=(1, 2, 3)), key="cost")
-
-
-def _effects(report: RunReport) -> Section:
-    ordered = sorted(report.effects, key=lambda e: e.posterior)
-    rows = tuple(_effect(e) for e in ordered)
-    header = ("option", "claimed time", "believed time", "two sigma", "claim from", "surprise")
-    said = ("Step time with the option over step time without it, as the search believes now.",) if rows else ()
-    return Section("Effects", said, Table(header, rows, numeric=(1, 2, 5)), key="effects")
-
-
-def _effect(effect: Effect) -> tuple[str, ...]:
-    name = f"{effect.knob}={effect.level}" if effect.level else effect.knob
-    low, high = effect.posterior - 2 * effect.posterior_sd, effect.posterior + 2 * effect.posterior_sd
-    believed = (_factor(effect.claimed), _factor(effect.posterior), f"{_factor(low)} to {_factor(high)}")
-    return line(name, 60), *believed, line(effect.source, 40), f"{effect.surprise:+.1f}"
-
-
-def _factor(log_ratio: float) -> str:
-    return f"{math.exp(max(-50.0, min(50.0, log_ratio))):.2f}"
 
 
 def _audit(report: RunReport) -> Section:

@@ -83,6 +83,8 @@ def from_ledger(
         numerics=contract.invariants.numerics if contract else "",
         unobserved=contract.invariants.unobserved if contract else (),
         examinations=tuple(run.examinations),
+        prices=run.prices,
+        trust=run.trust,
     )
 
 

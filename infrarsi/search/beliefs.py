@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from infrarsi.search.interface import WHOLE, Observation, Parts
-from infrarsi.search.priors import Array, Priors
+from infrarsi.search.priors import MEMORY_SHARES, Array, Priors
 from infrarsi.search.space import Rows, Space
 from infrarsi.stats.blame import Blame, assign, priors
 from infrarsi.stats.gaussian import Data, Grid, Posterior, fit
@@ -24,13 +24,17 @@ TREE_ODDS = 20.0
 
 @dataclass(frozen=True)
 class Anchors:
-    """The measured baseline and the limits. `noise_floor` is doctor's smallest visible gain; `budget` bytes or None."""
+    """The measured baseline and the limits. `noise_floor` is doctor's smallest visible gain; `budget` bytes or None.
+
+    `shares`: of each memory term in the baseline's peak.
+    """
 
     step_seconds: float
     peak_bytes: int
     budget: int | None
     noise_floor: float
     step_error: float
+    shares: tuple[float, ...] = MEMORY_SHARES
 
 
 @dataclass(frozen=True)

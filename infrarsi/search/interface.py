@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from infrarsi.records import Candidate, Effect, OutcomeKind
+from infrarsi.records import Candidate, Effect, OutcomeKind, Price, Trust
 
 
 @dataclass(frozen=True)
@@ -29,20 +29,6 @@ class Observation:
     step_seconds: float | None
     peak_bytes: int | None
     standard_error: float
-
-
-@dataclass(frozen=True)
-class Price:
-    """What one change at the current best would cost: milliseconds per step lost against GiB saved (negative: gained).
-
-    `milliseconds_per_gib` is None where the change saves no memory.
-    """
-
-    knob: str
-    level: str
-    milliseconds: float
-    gibibytes: float
-    milliseconds_per_gib: float | None
 
 
 @dataclass(frozen=True)
@@ -90,4 +76,8 @@ class Search(Protocol):
 
     def prices(self) -> tuple[Price, ...]:
         """Return the price list at the current best, cheapest memory first."""
+        ...
+
+    def trust(self) -> tuple[Trust, ...]:
+        """Return how far each source of claims is believed."""
         ...

@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
+from infrarsi.records import Price
 from infrarsi.search.beliefs import Anchors, Beliefs
-from infrarsi.search.interface import Price
 from infrarsi.search.priors import Array
 from infrarsi.search.space import Rows
 

@@ -7,6 +7,7 @@ anything about is expected to do nothing, give or take 6 % of time and 10 % of m
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,8 +21,8 @@ Array = NDArray[np.float64]
 UNCLAIMED_TIME = 0.06
 UNCLAIMED_MEMORY = 0.10
 FACTOR_BOUNDS = (0.02, 50.0)
-# A rough split of a training rank's peak (Adam, no sharding, moderate activations). Wrong by tens of percent is
-# enough: it only keeps a claim on one term from being taken for a claim on the total.
+# A rough split of a training rank's peak (Adam, no sharding, moderate activations), for want of doctor's. Wrong by tens
+# of percent is enough: it only keeps a claim on one term from being taken for a claim on the total.
 MEMORY_TERMS = ("parameters", "gradients", "optimizer", "activations", "workspace")
 MEMORY_SHARES = (0.12, 0.12, 0.24, 0.44, 0.08)
 
@@ -37,6 +38,7 @@ class Priors:
     memory_sd: Array
     memory_total: Array
     memory_terms: Array
+    shares: tuple[float, ...] = MEMORY_SHARES
 
     def time_means(self, points: Array) -> Array:
         """Return the claimed log time ratio of points (n by E) per source (n by S)."""
@@ -45,7 +47,7 @@ class Priors:
     def memory_means(self, points: Array) -> Array:
         """Return the claimed log memory ratio per source: factors act on their own term, terms add up to the peak."""
         result = points @ self.memory_total
-        shares = np.asarray(MEMORY_SHARES)
+        shares = np.asarray(self.shares)
         for source in range(len(self.sources)):
             terms = np.exp(points @ self.memory_terms[:, source, :])
             result[:, source] += np.log(terms @ shares)
@@ -57,8 +59,18 @@ class Priors:
         return np.asarray(self.time.sum(axis=1))
 
 
-def read_claims(space: Space) -> Priors:
-    """Return the priors of a space. Several sources on one effect are averaged by confidence."""
+def memory_shares(terms: Mapping[str, int]) -> tuple[float, ...]:
+    """Return each term's share of the baseline's peak, from bytes by term; the rough split where nothing is known."""
+    sizes = [max(0, terms.get(term, 0)) for term in MEMORY_TERMS]
+    total = sum(sizes)
+    return tuple(size / total for size in sizes) if total else MEMORY_SHARES
+
+
+def read_claims(space: Space, shares: tuple[float, ...] = MEMORY_SHARES) -> Priors:
+    """Return the priors of a space. Several sources on one effect are averaged by confidence.
+
+    `shares` are those of MEMORY_TERMS in the baseline's peak.
+    """
     effects = [space.dimensions[d].claims[level] for d, level in space.effects]
     sources = tuple(sorted({c.source for claims in effects for c in claims}))
     count = len(effects)
@@ -80,8 +92,8 @@ def read_claims(space: Space) -> Priors:
                 terms[e, at, MEMORY_TERMS.index(claim.memory_term)] += share * _log(claim.memory_factor)
         surest = max(c.confidence for c in claims)
         time_sd[e] = width(float(time[e].sum()), surest)
-        memory_sd[e] = width(float(np.mean([_memory_of(c) for c in claims])), surest)
-    return Priors(space, sources, time, time_sd, memory_sd, total, terms)
+        memory_sd[e] = width(float(np.mean([_memory_of(c, shares) for c in claims])), surest)
+    return Priors(space, sources, time, time_sd, memory_sd, total, terms, shares)
 
 
 def width(mu: float, confidence: float) -> float:
@@ -90,10 +102,10 @@ def width(mu: float, confidence: float) -> float:
     return 0.03 + 0.6 * doubt * 1.5 * max(abs(mu), 0.04)
 
 
-def _memory_of(claim: Claim) -> float:
+def _memory_of(claim: Claim, shares: tuple[float, ...]) -> float:
     if claim.memory_term == "total":
         return _log(claim.memory_factor)
-    share = MEMORY_SHARES[MEMORY_TERMS.index(claim.memory_term)]
+    share = shares[MEMORY_TERMS.index(claim.memory_term)]
     return math.log(1 - share + share * math.exp(_log(claim.memory_factor)))
 
 

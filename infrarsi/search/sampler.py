@@ -48,7 +48,7 @@ class EffectSampler(BaseSampler):
         self.anchors = anchors
         self.seed = seed
         self.parts = parts
-        self.claims = read_claims(space)
+        self.claims = read_claims(space, anchors.shares)
         self._fallback = RandomSampler(seed=seed)
         self._fitted: tuple[tuple[Observation, ...], Beliefs] | None = None
         self._seen: dict[tuple[str, int], Observation] = {}

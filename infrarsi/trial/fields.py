@@ -61,6 +61,7 @@ def rank_end(
         overhead_seconds=_optional(message, "overhead_seconds") or 0.0,
         hot_lines=tuple((str(line), _number(seconds)) for line, seconds in _pairs(message.get("hot_lines") or [])),
         state_map_refused=str(message.get("state_map_refused") or "")[:500],
+        memory_terms=tuple((str(term), int(_number(size))) for term, size in _pairs(message.get("memory_terms") or [])),
     )
 
 

@@ -60,7 +60,7 @@ def compare(landscape: Landscape, method: str, trials: int, claims: str = "hones
         search = _ours(landscape, OURS[method], seconds, peak, noise)
         progress, failed, waited = _run_ours(landscape, session, search, trials)
     else:
-        rival = RIVALS[method](landscape, int(landscape.capacity), landscape.seed)
+        rival = RIVALS[method](landscape)
         progress, failed, waited = _run_rival(landscape, session, rival, seconds, trials)
     per_trial = waited / max(1, len(progress))
     found = (landscape.kind, landscape.seed, method, claims, experience, trials)
@@ -168,7 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--kinds", nargs="+", default=sorted(KINDS), choices=sorted(KINDS))
     parser.add_argument("--seeds", default="0-2", help="first-last, both included")
     parser.add_argument("--split", default="dev", choices=("dev", "test"))
-    parser.add_argument("--methods", nargs="+", default=["ours", *RIVALS], choices=METHODS)
+    parser.add_argument("--methods", nargs="+", default=["ours", *RIVALS], choices=METHODS, metavar="METHOD")
     parser.add_argument("--claims", default="honest", choices=("honest", "none", "flipped"))
     parser.add_argument("--experience", default="none", choices=("none", "right", "wrong"))
     parser.add_argument("--trials", type=int, default=30)

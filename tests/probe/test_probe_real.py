@@ -42,6 +42,9 @@ def test_values_are_those_computed_by_hand_and_the_weights_are_the_same_without_
     end = decode(RankEnd, fields)
     assert end.hooks_intact and end.unobserved == () and end.optimizer_steps == 7
     assert end.parameters[0].name == "block.lin.bias" and end.peak_allocated_bytes > 50 * 2**20
+    terms = dict(end.memory_terms)
+    assert terms["parameters"] == terms["gradients"] > 0
+    assert abs(sum(terms.values()) / end.peak_allocated_bytes - 1) < 0.05
 
 
 def test_micro_batches_and_ranks_add_up_to_the_same_step(folder: Path):

@@ -49,7 +49,7 @@ def test_micro_batch_and_accumulation_move_together(tmp_path: Path) -> None:
     knob = knobs(tmp_path)["micro_batch"]
     assert knob.levels[0].label == "2 x 8" and values(knob) == [(4, 4), (8, 2), (16, 1)]
     assert knob.ordinal and knob.numerics == "reorder"
-    assert [claims[0].memory_factor for claims in knob.claims[1:]] == [1.5, 2.25, 3.375]
+    assert [claims[0].memory_factor for claims in knob.claims[1:]] == [2.0, 4.0, 8.0]
     given = knobs(tmp_path, line="torchrun --nproc_per_node=2 train.py --batch_size=4 --accum 6")["micro_batch"]
     assert (given.levels[0].label == "4 x 6" and values(given) == [(8, 3), (24, 1)]) or values(given) == [(8, 3)]
     assert all(a * b == 24 for a, b in values(given))

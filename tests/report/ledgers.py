@@ -24,9 +24,11 @@ from infrarsi.records import (
     Pair,
     Parameter,
     Patch,
+    Price,
     Scope,
     Setting,
     Trial,
+    Trust,
     Verdict,
     Violation,
     Workload,
@@ -173,8 +175,11 @@ def accepted(path):
     say(book, "finalist", 1, verdict("accepted"))
     ablation(book, "workers", False, (1.0, 0.98, 1.02), "no gain that can be told from noise")
     say(book, "final", 1, verdict("accepted"))
-    effect = Effect("micro_batch", "16 x 2", -0.1, 0.2, -0.3, 0.02, "catalogue", 1.0)
-    book.append("effects", {"effects": [effect]})
+    effect = Effect("micro_batch", "16 x 2", -0.1, 0.2, -0.3, 0.02, "catalogue", 1.0, 0.0, -0.29, 0.03)
+    untried = Effect("compile", "on", 0.0, 0.1, 0.0, 0.1, "", 0.0)
+    prices = [Price("checkpointing", "on", 12.0, 0.5, 24.0), Price("compile", "on", -3.0, -0.1, None)]
+    learnt = {"effects": [effect, untried], "prices": prices, "trust": [Trust("catalogue", 0.5, 1.0)]}
+    book.append("effects", learnt)
     book.append("run-ended", {"reason": "done", "wall_seconds": 200.0, "device_seconds": 400.0})
     return list(book.replay())
 

@@ -138,6 +138,17 @@ def test_terminal_says_what_won_and_what_it_cost(report):
     assert "baseline 36.4 %, now 54.6 % [53.1 %, 56.1 %]" in text
 
 
+def test_an_option_is_claimed_measured_and_believed_and_memory_has_a_price(report):
+    text = draw(report("accepted"), color=False, width=160)
+    assert "Claims of catalogue are taken at 50% of what they say of time, 100% of memory." in text
+    (effect,) = [row for row in text.splitlines() if "micro_batch=16 x 2" in row and "±" in row]
+    assert "0.90" in effect and "0.75 ± 0.06" in effect and "0.74" in effect
+    (untried,) = [row for row in text.splitlines() if "compile=on" in row]
+    assert "nothing" in untried and "not tried enough" in untried
+    (price,) = [row for row in text.splitlines() if "checkpointing=on" in row]
+    assert "512 MiB" in price and "+12.0 ms" in price and "24.0 ms" in price
+
+
 @pytest.mark.parametrize("name", ["rejected", "undecided", "interrupted"])
 def test_apply_is_offered_for_a_win_only(report, name):
     """R-B6."""

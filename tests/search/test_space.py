@@ -8,7 +8,7 @@ from landscape import knob, patch
 
 from infrarsi.errors import UsageError
 from infrarsi.records import Candidate, Claim, Setting
-from infrarsi.search.priors import read_claims, width
+from infrarsi.search.priors import MEMORY_SHARES, memory_shares, read_claims, width
 from infrarsi.search.space import Space
 
 
@@ -109,3 +109,12 @@ def test_a_claim_on_activations_is_not_a_claim_on_the_total() -> None:
     assert memory[1] == pytest.approx(math.log(0.5))
     assert memory[0] == pytest.approx(math.log(1 - 0.44 / 2))
     assert memory[1] < memory[0] < memory[2] < 0
+
+
+def test_the_split_that_doctor_measured_says_what_a_claim_on_a_term_is_worth() -> None:
+    doubled = Claim("catalogue", 0.9, 2.0, 0.5, "activations")
+    s = Space([], [patch("a", (doubled,))])
+    shares = memory_shares({"activations": 30, "workspace": 50, "parameters": 5, "gradients": 5, "optimizer": 10})
+    assert shares == (0.05, 0.05, 0.1, 0.3, 0.5)
+    assert read_claims(s, shares).memory_means(np.eye(1)).sum() == pytest.approx(math.log(1.3))
+    assert memory_shares({}) == memory_shares({"activations": 0}) == MEMORY_SHARES

@@ -2,8 +2,10 @@
 
 import math
 import time
+from pathlib import Path
 
 import numpy as np
+import optuna
 import pytest
 from landscape import BASE_BYTES, BASE_SECONDS, GIB, NOISE, Landscape, knob, patch, run, run_random
 
@@ -11,7 +13,7 @@ from infrarsi.records import Candidate, Claim, Setting
 from infrarsi.search.interface import WHOLE, Observation, Parts
 from infrarsi.search.reasons import because
 from infrarsi.search.space import Space
-from infrarsi.search.study import OptunaSearch
+from infrarsi.search.study import OptunaSearch, from_trials_alone
 
 
 def search_of(space: Space, budget: int | None = None, seed: int = 0, parts: Parts = WHOLE) -> OptunaSearch:
@@ -247,6 +249,57 @@ def test_effects_and_prices_are_explained() -> None:
     assert saver.milliseconds_per_gib == pytest.approx(saver.milliseconds / saver.gibibytes)
 
 
+def test_claimed_measured_and_believed_are_told_apart_and_a_liar_is_trusted_less() -> None:
+    lies = Claim("liar", 0.6, 1.0, 0.9)
+    names = ("a", "b", "c")
+    space = Space([], [patch(name, (lies,)) for name in (*names, "untried")])
+    search = search_of(space)
+    search.tell(ok(Candidate(), 0.0))
+    for name in names:
+        search.tell(ok(Candidate((), (name,)), 0.10))
+    effects = {effect.knob: effect for effect in search.effects()}
+    tried, untried = effects["a"], effects["untried"]
+    assert tried.claimed == pytest.approx(math.log(0.6))
+    assert tried.measured == pytest.approx(0.10, abs=0.03) and tried.measured_sd is not None
+    assert tried.measured_sd < 0.05
+    assert abs(tried.posterior - 0.10) < 0.05
+    assert (untried.measured, untried.measured_sd) == (None, None)
+    assert untried.posterior > math.log(0.6) / 2
+    assert [(t.source, t.time) for t in search.trust()] == [("liar", 0.0)]
+
+
+def test_what_trials_alone_say_is_the_posterior_without_the_prior() -> None:
+    prior, noise, seen = 0.2, 0.1, 0.3
+    precision = 1 / prior**2 + 1 / noise**2
+    departure, sd = from_trials_alone(seen / noise**2 / precision, 1 / precision, prior) or (0.0, 0.0)
+    assert (departure, sd) == (pytest.approx(seen), pytest.approx(noise))
+    assert from_trials_alone(0.0, prior**2, prior) is None
+    assert from_trials_alone(0.001, 0.99 * prior**2, prior) is None
+
+
+def test_the_journal_shows_every_finished_trial_and_starts_anew_with_a_run(tmp_path: Path) -> None:
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    file = tmp_path / "run" / "optuna.journal"
+    for _ in range(2):  # the second time: a run that resumes
+        search = OptunaSearch(
+            Space([knob("k", 3)], [patch("p")]),
+            baseline_step_seconds=BASE_SECONDS, baseline_peak_bytes=BASE_BYTES, memory_budget=None, noise=NOISE,
+            journal=file,
+        )  # fmt: skip
+        search.tell(ok(Candidate(), 0.0))
+        search.tell(failed(Candidate((), ("p",)), "oom"))
+        proposal = search.ask()
+        assert proposal is not None
+        search.tell(ok(proposal.candidate, -0.1))
+    storage = JournalStorage(JournalFileBackend(str(file)))
+    shown = optuna.load_study(study_name=None, storage=storage).get_trials()
+    assert [t.state.name for t in shown] == ["COMPLETE", "PRUNED", "COMPLETE"]
+    assert shown[2].user_attrs["why"] == proposal.why
+    assert shown[2].user_attrs["outcome"] == "ok"
+
+
 def test_lost_trials_may_be_tried_again() -> None:
     search = search_of(Space([], [patch("p")]))
     search.tell(ok(Candidate(), 0.0))
@@ -268,8 +321,6 @@ def test_several_in_flight_differ() -> None:
 
 
 def test_the_study_shows_failures_as_what_they_are_and_optuna_can_drive_it() -> None:
-    import optuna
-
     landscape = Landscape(5)
     search = landscape.search(0)
     search.tell(failed(Candidate((), ("p0",)), "oom"))

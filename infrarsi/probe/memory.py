@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from .model import local
+from .statemap import whole_of
 
 CLEAR_REFS = Path("/proc/self/clear_refs")
 STATUS = Path("/proc/self/status")
@@ -103,7 +104,7 @@ class Held:
         beside these three is workspace (on CPU the interpreter and its libraries too); activations are what the peak
         has beyond all that is held.
         """
-        found = [local(parameter) for _, parameter in pairs]
+        found = [local(whole_of(parameter)) for _, parameter in pairs]
         parameters = _bytes(found)
         gradients = _bytes(p for p in found if p.requires_grad)
         present = _bytes(p.grad for p in found if p.grad is not None)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from infrarsi.probe import model, weights
+from infrarsi.probe import memory, model, weights
 from infrarsi.probe.following import Following
 from infrarsi.probe.shadow import why_not
 from infrarsi.probe.statemap import Slice, StateMap, StateMapError, whole_of
@@ -105,6 +105,14 @@ def test_the_hash_is_that_of_separate_parameters():
     module = fused()
     alone = sorted((name, nn.Parameter(model.local(p).detach().clone())) for name, p in pairs_of(module))
     assert model.parameter_hash(pairs_of(module)) == model.parameter_hash(alone)
+
+
+def test_memory_counts_the_whole_once():
+    module = fused()
+    backward(module)
+    mapped, plain = (memory.Held().terms(pairs, 2**40) for pairs in (pairs_of(module), model.named(module)))
+    for term in ("parameters", "gradients"):
+        assert mapped[term] == plain[term] == 4 * sum(p.numel() for p in module.parameters())
 
 
 @pytest.mark.parametrize("dim", [0, 1])

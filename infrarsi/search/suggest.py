@@ -22,6 +22,7 @@ from infrarsi.stats.acquisition import log_expected_improvement, probability_bel
 
 INITIAL = 5
 MUTATIONS, MIXES, CROSSOVERS = 400, 200, 100
+MOST_CHANGES = 3  # of a mutation
 PARENTS = 4
 CLIMBERS, ROUNDS = 8, 4
 ENUMERATED = 512
@@ -165,11 +166,10 @@ def _parents(beliefs: Beliefs) -> Rows:
 
 
 def _mutations(space: Space, parents: Rows, rng: Generator, count: int) -> Rows:
-    rows = parents[rng.integers(len(parents), size=count)].copy()
-    for row in rows:
-        changed = rng.choice(space.width, size=min(space.width, int(rng.integers(1, 4))), replace=False)
-        row[changed] = rng.integers(space.sizes[changed])
-    return rows
+    rows = parents[rng.integers(len(parents), size=count)]
+    rank = rng.random((count, space.width)).argsort(axis=1).argsort(axis=1)
+    changed = rank < rng.integers(1, MOST_CHANGES + 1, size=(count, 1))
+    return np.where(changed, rng.integers(space.sizes, size=rows.shape), rows).astype(np.int64)
 
 
 def _mixes(space: Space, incumbent: Rows, rng: Generator, count: int) -> Rows:

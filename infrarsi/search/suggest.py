@@ -26,13 +26,13 @@ MOST_CHANGES = 3  # of a mutation
 PARENTS = 4
 CLIMBERS, ROUNDS = 8, 4
 ENUMERATED = 512
-DIVERSITY_WEIGHT, DIVERSITY_CAP = 6.0, 0.4
+DIVERSITY_WEIGHT, DIVERSITY_CAP = 6.0, 0.2
 HELPFUL = -0.005
 LIKELY_FITS = math.log(0.5)
 RISKY = math.log(0.2)
-# Failures cost a whole trial and teach little: squaring their probability raised the median fraction of the best known
-# speed-up from .77 to .86 at 20 trials on simulated landscapes, with fewer failed trials.
-RISK_AVERSION = 2.0
+# Failures cost a whole trial and teach little. Over ten jobs of each simulated kind, the power 3 in place of 2 took
+# failed trials from 4.5 to 3.2 of thirty and changed the share of the best known speed-up by less than its noise.
+RISK_AVERSION = 3.0
 
 
 @dataclass(frozen=True)

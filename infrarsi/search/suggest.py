@@ -22,16 +22,17 @@ from infrarsi.stats.acquisition import log_expected_improvement, probability_bel
 
 INITIAL = 5
 MUTATIONS, MIXES, CROSSOVERS = 400, 200, 100
+MOST_CHANGES = 3  # of a mutation
 PARENTS = 4
 CLIMBERS, ROUNDS = 8, 4
 ENUMERATED = 512
-DIVERSITY_WEIGHT, DIVERSITY_CAP = 6.0, 0.4
+DIVERSITY_WEIGHT, DIVERSITY_CAP = 6.0, 0.2
 HELPFUL = -0.005
 LIKELY_FITS = math.log(0.5)
 RISKY = math.log(0.2)
-# Failures cost a whole trial and teach little: squaring their probability raised the median fraction of the best known
-# speed-up from .77 to .86 at 20 trials on simulated landscapes, with fewer failed trials.
-RISK_AVERSION = 2.0
+# Failures cost a whole trial and teach little. Over ten jobs of each simulated kind, the power 3 in place of 2 took
+# failed trials from 4.5 to 3.2 of thirty and changed the share of the best known speed-up by less than its noise.
+RISK_AVERSION = 3.0
 
 
 @dataclass(frozen=True)
@@ -165,11 +166,10 @@ def _parents(beliefs: Beliefs) -> Rows:
 
 
 def _mutations(space: Space, parents: Rows, rng: Generator, count: int) -> Rows:
-    rows = parents[rng.integers(len(parents), size=count)].copy()
-    for row in rows:
-        changed = rng.choice(space.width, size=min(space.width, int(rng.integers(1, 4))), replace=False)
-        row[changed] = rng.integers(space.sizes[changed])
-    return rows
+    rows = parents[rng.integers(len(parents), size=count)]
+    rank = rng.random((count, space.width)).argsort(axis=1).argsort(axis=1)
+    changed = rank < rng.integers(1, MOST_CHANGES + 1, size=(count, 1))
+    return np.where(changed, rng.integers(space.sizes, size=rows.shape), rows).astype(np.int64)
 
 
 def _mixes(space: Space, incumbent: Rows, rng: Generator, count: int) -> Rows:

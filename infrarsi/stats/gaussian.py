@@ -141,13 +141,17 @@ def _fit_once(layout: Layout, sd: Array, weighted: Data, grid: Grid, data: Data)
     return refine(posterior, (data.noise_sd * hyper.noise) ** 2) if data.y.size else posterior
 
 
-def search_grid(layout: Layout, sd: Array, data: Data, grid: Grid) -> Hyper:
-    """Return the best grid point. Trust costs no factorisation: the evidence is a quadratic form in it."""
+def search_grid(layout: Layout, sd: Array, data: Data, grid: Grid, parts: tuple[Array, Array] | None = None) -> Hyper:
+    """Return the best grid point. Trust costs no factorisation: the evidence is a quadratic form in it.
+
+    `parts`: `components` of the data's points, for who searches several grids.
+    """
     sources = data.means.shape[1]
     trusts = list(itertools.product(grid.trust, repeat=sources))
     vectors = np.array([[1.0, *(-value for value, _ in choice)] for choice in trusts])
     trust_prior = np.array([sum(prior for _, prior in choice) for choice in trusts])
-    parts = components(data.points, data.points, layout.correlation(), sd)
+    if parts is None:
+        parts = components(data.points, data.points, layout.correlation(), sd)
     best: Hyper | None = None
     for (scale, p), (lam, q), (noise, r) in itertools.product(grid.scale, grid.interaction, grid.noise):
         if data.y.size:

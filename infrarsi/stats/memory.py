@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from infrarsi.stats.gaussian import Data, Grid, Hyper, Posterior, refine, search_grid
-from infrarsi.stats.kernel import Array, Layout
+from infrarsi.stats.kernel import Array, Layout, components
 
 DAMPING = 0.6
 SWEEPS = 12
@@ -54,7 +54,8 @@ def fit_memory(layout: Layout, sd: Array, seen: Data, censored: Censored, grid: 
 
 def _grid_with_censoring(layout: Layout, sd: Array, seen: Data, censored: Censored, grid: Grid) -> Hyper:
     """Choose hyper-parameters by the evidence of the peaks plus log Phi of every out-of-memory trial."""
-    hyper = search_grid(layout, sd, seen, grid)
+    parts = components(seen.points, seen.points, layout.correlation(), sd)
+    hyper = search_grid(layout, sd, seen, grid, parts)
     if not censored.limit.size:
         return hyper
     from scipy.special import log_ndtr
@@ -66,11 +67,11 @@ def _grid_with_censoring(layout: Layout, sd: Array, seen: Data, censored: Censor
 
     noise = tuple(choice for choice in grid.noise if choice[0] == hyper.noise)
     narrowed = (Grid((s,), (i,), grid.trust, noise) for s, i in itertools.product(grid.scale, grid.interaction))
-    best = max((search_grid(layout, sd, seen, narrow) for narrow in narrowed), key=total)
+    best = max((search_grid(layout, sd, seen, narrow, parts) for narrow in narrowed), key=total)
     scale = tuple(choice for choice in grid.scale if choice[0] == best.scale)
     lam = tuple(choice for choice in grid.interaction if choice[0] == best.interaction)
     # Then one trust for all sources: few failures cannot tell sources apart, but can say that none deserves it.
-    tied = [search_grid(layout, sd, seen, Grid(scale, lam, (trust,), noise)) for trust in grid.trust]
+    tied = [search_grid(layout, sd, seen, Grid(scale, lam, (trust,), noise), parts) for trust in grid.trust]
     return max([best, *tied], key=total)
 
 

@@ -4,8 +4,9 @@
 
 `means` holds what each source claims (catalogue, bank, model), one column per source, and tau how far each source is
 trusted: 0, a half or 1, chosen by the evidence. A grid over scale, interaction, trust and noise gives the maximum a
-posteriori fit. Two rounds of EM then make the effects Student-t (a claim may be grossly wrong) and the noise Student-t
-(stragglers), both as scale mixtures of Gaussians: Lange, Little, Taylor, JASA 84 (1989).
+posteriori fit. EM then makes the effects Student-t (a claim may be grossly wrong) and the noise Student-t (stragglers),
+both as scale mixtures of Gaussians: Lange, Little, Taylor, JASA 84 (1989). One degree of freedom for the effects says
+that most do next to nothing and a few do much: what did nothing when tried then has no interactions worth a trial.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ import numpy as np
 
 from infrarsi.stats.kernel import OFFSET_SD, Array, Layout, components, covariance, effect_covariance, variance
 
-EFFECT_DOF = 3.0
+EFFECT_DOF = 1.0  # on development jobs .84 of the best known speed-up in the mean, and .79 with 3 and two rounds
 NOISE_DOF = 4.0
 NOISE_CLIP = (0.3, 400.0)
-EM_ROUNDS = 2
+EM_ROUNDS = 10
 JITTER = 1e-8
 STRAGGLER_WIDENING = 4.0
 
@@ -71,13 +72,16 @@ class Posterior:
 
     @cached_property
     def _solved(self) -> tuple[Array, Array]:
-        """Return (lower Cholesky factor of K + noise, (K + noise)^-1 residual)."""
+        """Return (inverse of the lower Cholesky factor of K + noise, (K + noise)^-1 residual).
+
+        The inverse is worth its cost: every prediction is then a product, several times faster than a solve.
+        """
         from scipy.linalg import solve_triangular
 
         factor = self.factor(self.noise_variance)
+        inverse = solve_triangular(factor, np.eye(factor.shape[0]), lower=True, check_finite=False)
         residual = self.data.y - self.data.means @ np.asarray(self.hyper.trust)
-        half = solve_triangular(factor, residual, lower=True, check_finite=False)
-        return factor, solve_triangular(factor, half, lower=True, trans=1, check_finite=False)
+        return inverse, inverse.T @ (inverse @ residual)
 
     def factor(self, noise_variance: Array) -> Array:
         """Return the lower Cholesky factor of the trials' covariance plus a diagonal."""
@@ -91,11 +95,9 @@ class Posterior:
         prior_variance = variance(points, self.sd, self.hyper.interaction)
         if not self.data.y.size:
             return prior_mean, prior_variance
-        from scipy.linalg import solve_triangular
-
-        factor, weights = self._solved
+        inverse, weights = self._solved
         cross = covariance(points, self.data.points, self.correlation, self.sd, self.hyper.interaction)
-        half = solve_triangular(factor, cross.T, lower=True, check_finite=False)
+        half = inverse @ cross.T
         reduced = np.maximum(prior_variance - (half**2).sum(axis=0), 1e-10)
         return prior_mean + cross @ weights, reduced
 
@@ -105,22 +107,18 @@ class Posterior:
         prior = covariance(points, points, self.correlation, self.sd, self.hyper.interaction)
         if not self.data.y.size:
             return prior_mean, prior
-        from scipy.linalg import solve_triangular
-
-        factor, weights = self._solved
+        inverse, weights = self._solved
         cross = covariance(points, self.data.points, self.correlation, self.sd, self.hyper.interaction)
-        half = solve_triangular(factor, cross.T, lower=True, check_finite=False)
+        half = inverse @ cross.T
         return prior_mean + cross @ weights, prior - half.T @ half + JITTER * np.eye(points.shape[0])
 
     def effects(self) -> tuple[Array, Array]:
         """Return mean and variance of each beta_e, the departure of a main effect from its trusted claim."""
         if not self.data.y.size:
             return np.zeros(self.layout.size), self.sd**2
-        from scipy.linalg import solve_triangular
-
-        factor, weights = self._solved
+        inverse, weights = self._solved
         cross = effect_covariance(self.data.points, self.correlation, self.sd)
-        half = solve_triangular(factor, cross.T, lower=True, check_finite=False)
+        half = inverse @ cross.T
         return cross @ weights, np.maximum(self.sd**2 - (half**2).sum(axis=0), 1e-12)
 
 
@@ -182,7 +180,7 @@ def _evidence(kernel: Array, data: Data, noise: Array, vectors: Array) -> Array:
 
 
 def refine(posterior: Posterior, base: Array, *, robust_noise: bool = True) -> Posterior:
-    """Run EM on effect scales (Student-t, 3 degrees) and on the noise (Student-t, 4): outliers of both kinds widen.
+    """Run EM on effect scales (Student-t, 1 degree) and on the noise (Student-t, 4): outliers of both kinds widen.
 
     `base` is the nominal noise variance per trial.
     """

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from infrarsi.search.interface import WHOLE, Observation, Parts
 from infrarsi.search.study import OptunaSearch
 
 from .landscapes import KINDS, Claims, Experience, Landscape, Session, Split
+from .recorded import Job, RecordedLandscape, RecordedSession
 from .rivals import RIVALS, Rival
 
 OURS = {"ours": WHOLE} | {f"ours without {part}": replace(WHOLE, **{part: False}) for part in asdict(WHOLE)}
@@ -52,7 +53,7 @@ class Result:
         return self.progress[-1] if self.progress else 0.0
 
 
-def compare(landscape: Landscape, method: str, trials: int, claims: str = "honest", experience: str = "none") -> Result:
+def compare(landscape: Job, method: str, trials: int, claims: str = "honest", experience: str = "none") -> Result:
     """Run one method on one job."""
     session = landscape.session(0)
     seconds, peak, noise = session.baseline()
@@ -67,7 +68,7 @@ def compare(landscape: Landscape, method: str, trials: int, claims: str = "hones
     return Result(*found, tuple(round(p, 4) for p in progress), failed, per_trial)
 
 
-def _ours(landscape: Landscape, parts: Parts, seconds: float, peak: int, noise: object) -> OptunaSearch:
+def _ours(landscape: Job, parts: Parts, seconds: float, peak: int, noise: object) -> OptunaSearch:
     return OptunaSearch(
         landscape.space,
         baseline_step_seconds=seconds,
@@ -80,7 +81,7 @@ def _ours(landscape: Landscape, parts: Parts, seconds: float, peak: int, noise: 
 
 
 def _run_ours(
-    landscape: Landscape, session: Session, search: OptunaSearch, trials: int
+    landscape: Job, session: Session | RecordedSession, search: OptunaSearch, trials: int
 ) -> tuple[list[float], int, float]:
     progress: list[float] = []
     failed, waited = 0, 0.0
@@ -98,7 +99,7 @@ def _run_ours(
 
 
 def _run_rival(
-    landscape: Landscape, session: Session, rival: Rival, seconds: float, trials: int
+    landscape: Job, session: Session | RecordedSession, rival: Rival, seconds: float, trials: int
 ) -> tuple[list[float], int, float]:
     progress: list[float] = []
     best, chosen, failed, waited = seconds, Candidate(), 0, 0.0
@@ -115,7 +116,7 @@ def _run_rival(
     return progress, failed, waited
 
 
-def _share(landscape: Landscape, chosen: Sequence[Candidate]) -> float:
+def _share(landscape: Job, chosen: Sequence[Candidate]) -> float:
     """Return the true log speed-up of the chosen one over the best known; 0 where it is none or does not run."""
     if not chosen:
         return 0.0
@@ -172,26 +173,37 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--claims", default="honest", choices=("honest", "none", "flipped"))
     parser.add_argument("--experience", default="none", choices=("none", "right", "wrong"))
     parser.add_argument("--trials", type=int, default=30)
+    parser.add_argument(
+        "--recorded", nargs="*", type=Path, default=[], help="files of `record`, in place of simulated jobs"
+    )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--summary", action="store_true")
     chosen = parser.parse_args(arguments)
     if chosen.summary:
         print(summary(read(chosen.out)))
         return
+    made: Iterable[Job] = (RecordedLandscape(path, seed) for seed in seeds(chosen.seeds) for path in chosen.recorded)
+    if not chosen.recorded:
+        told: tuple[Split, Claims, Experience] = (chosen.split, chosen.claims, chosen.experience)
+        made = (_simulated(kind, seed, *told) for seed in seeds(chosen.seeds) for kind in chosen.kinds)
     done = {(r.kind, r.seed, r.claims, r.experience, r.trials, r.method) for r in read(chosen.out)}
-    first, _, last = chosen.seeds.partition("-")
-    split: Split = chosen.split
-    claims: Claims = chosen.claims
-    experience: Experience = chosen.experience
-    for seed in range(int(first), int(last or first) + 1):
-        for kind in chosen.kinds:
-            landscape = Landscape(kind, seed, split=split, claims=claims, experience=experience)
-            for method in chosen.methods:
-                if (kind, seed, claims, experience, chosen.trials, method) in done:
-                    continue
-                result = compare(landscape, method, chosen.trials, claims, experience)
-                with chosen.out.open("a") as out:
-                    out.write(json.dumps(asdict(result)) + "\n")
+    for landscape in made:
+        for method in chosen.methods:
+            if (landscape.kind, landscape.seed, chosen.claims, chosen.experience, chosen.trials, method) in done:
+                continue
+            result = compare(landscape, method, chosen.trials, chosen.claims, chosen.experience)
+            with chosen.out.open("a") as out:
+                out.write(json.dumps(asdict(result)) + "\n")
+
+
+def seeds(text: str) -> range:
+    """Return the seeds of `first-last`, both included."""
+    first, _, last = text.partition("-")
+    return range(int(first), int(last or first) + 1)
+
+
+def _simulated(kind: str, seed: int, split: Split, claims: Claims, experience: Experience) -> Landscape:
+    return Landscape(kind, seed, split=split, claims=claims, experience=experience)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,8 @@ from infrarsi.records import Candidate, Knob, Noise, Patch
 from infrarsi.search.interface import Observation
 from infrarsi.search.space import Rows, Space
 
-FOLDER = Path(__file__).parent / "data"
+from .landscapes import Landscape
+
 ROOMY = 4  # without a budget the device holds this many times the largest peak
 
 
@@ -108,3 +109,6 @@ class RecordedSession:
         drawn = found[int(self.rng.integers(len(found)))]
         error = max(self.landscape.noise.between_cv, 0.005)
         return Observation(candidate, drawn["outcome"], drawn["seconds"], drawn["peak"], error)
+
+
+Job = Landscape | RecordedLandscape

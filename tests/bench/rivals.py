@@ -22,7 +22,7 @@ from infrarsi.search.interface import Observation
 from infrarsi.search.priors import read_claims
 from infrarsi.search.space import Dimension, Rows, Space
 
-from .landscapes import Landscape
+from .recorded import Job
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 Encoding = Literal["pruned", "penalty", "worst"]
@@ -47,7 +47,7 @@ class Rival(Protocol):
 class Random:
     """Uniformly random valid rows."""
 
-    def __init__(self, landscape: Landscape) -> None:
+    def __init__(self, landscape: Job) -> None:
         self.space, self.rng = landscape.space, np.random.default_rng(landscape.seed)
 
     def ask(self) -> Candidate:
@@ -61,7 +61,7 @@ class Random:
 class Coordinates:
     """One knob at a time from the best so far, keeping what helps; `climb`: a random one-knob move each time."""
 
-    def __init__(self, landscape: Landscape, *, climb: bool = False) -> None:
+    def __init__(self, landscape: Job, *, climb: bool = False) -> None:
         self.space, self.rng, self.climb = landscape.space, np.random.default_rng(landscape.seed), climb
         self.row: Rows = np.zeros(self.space.width, dtype=np.int64)
         self.best = np.inf
@@ -88,7 +88,7 @@ class Sampled:
     """One of Optuna's samplers, asked and told. Ordinal knobs are integers in their order, all others categories."""
 
     def __init__(
-        self, landscape: Landscape, sampler: BaseSampler, failures: Encoding, *, constrained: bool, seeded: bool
+        self, landscape: Job, sampler: BaseSampler, failures: Encoding, *, constrained: bool, seeded: bool
     ) -> None:
         self.space, self.budget = landscape.space, float(landscape.capacity)
         self.failures, self.constrained = failures, constrained
@@ -168,7 +168,7 @@ def _order(dimension: Dimension) -> list[int]:
         return list(range(len(dimension.levels)))
 
 
-def _sampled(kind: str, failures: Encoding, landscape: Landscape, *, constrained: bool, seeded: bool) -> Sampled:
+def _sampled(kind: str, failures: Encoding, landscape: Job, *, constrained: bool, seeded: bool) -> Sampled:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # both are experimental in one option or another
         sampler: BaseSampler
@@ -179,8 +179,8 @@ def _sampled(kind: str, failures: Encoding, landscape: Landscape, *, constrained
     return Sampled(landscape, sampler, failures, constrained=constrained, seeded=seeded)
 
 
-def _model_based() -> dict[str, Callable[[Landscape], Rival]]:
-    found: dict[str, Callable[[Landscape], Rival]] = {}
+def _model_based() -> dict[str, Callable[[Job], Rival]]:
+    found: dict[str, Callable[[Job], Rival]] = {}
     encodings: tuple[Encoding, ...] = ("pruned", "penalty", "worst")
     for kind in ("tpe", "gp"):
         for constrained in (False, True):
@@ -193,7 +193,7 @@ def _model_based() -> dict[str, Callable[[Landscape], Rival]]:
     return found
 
 
-RIVALS: dict[str, Callable[[Landscape], Rival]] = {
+RIVALS: dict[str, Callable[[Job], Rival]] = {
     "random": Random,
     "coordinates": Coordinates,
     "keep if better": functools.partial(Coordinates, climb=True),

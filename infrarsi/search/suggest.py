@@ -82,7 +82,7 @@ def pool(beliefs: Beliefs, bold: Rows, rng: Generator, *, pairing: bool) -> Rows
         return np.unique(grid[space.valid(grid)].astype(np.int64), axis=0)
     parents = _parents(beliefs)
     made = [
-        _mutations(space, parents, rng, MUTATIONS),
+        mutations(space, parents, rng, MUTATIONS),
         _mixes(space, beliefs.incumbent, rng, MIXES),
         _crossovers(np.vstack([parents, bold[None, :]]), rng, CROSSOVERS),
         bold[None, :],
@@ -165,7 +165,8 @@ def _parents(beliefs: Beliefs) -> Rows:
     return known[order]
 
 
-def _mutations(space: Space, parents: Rows, rng: Generator, count: int) -> Rows:
+def mutations(space: Space, parents: Rows, rng: Generator, count: int) -> Rows:
+    """Return random changes of one to three dimensions to random parents; they may break constraints."""
     rows = parents[rng.integers(len(parents), size=count)]
     rank = rng.random((count, space.width)).argsort(axis=1).argsort(axis=1)
     changed = rank < rng.integers(1, MOST_CHANGES + 1, size=(count, 1))

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from infrarsi.records import Candidate
+from infrarsi.records import Candidate, Noise
 from infrarsi.search.interface import WHOLE, Observation, Parts
 from infrarsi.search.study import OptunaSearch
 
@@ -58,7 +58,7 @@ def compare(landscape: Job, method: str, trials: int, claims: str = "honest", ex
     session = landscape.session(0)
     seconds, peak, noise = session.baseline()
     if method in OURS:
-        search = _ours(landscape, OURS[method], seconds, peak, noise)
+        search = ours(landscape, OURS[method], seconds, peak, noise)
         progress, failed, waited = _run_ours(landscape, session, search, trials)
     else:
         rival = RIVALS[method](landscape)
@@ -68,13 +68,14 @@ def compare(landscape: Job, method: str, trials: int, claims: str = "honest", ex
     return Result(*found, tuple(round(p, 4) for p in progress), failed, per_trial)
 
 
-def _ours(landscape: Job, parts: Parts, seconds: float, peak: int, noise: object) -> OptunaSearch:
+def ours(landscape: Job, parts: Parts, seconds: float, peak: int, noise: Noise) -> OptunaSearch:
+    """Return our search on a job whose baseline showed these seconds and bytes."""
     return OptunaSearch(
         landscape.space,
         baseline_step_seconds=seconds,
         baseline_peak_bytes=peak,
         memory_budget=int(landscape.capacity),
-        noise=noise,  # type: ignore[arg-type]
+        noise=noise,
         seed=landscape.seed,
         parts=parts,
     )

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from .calibrate import Held, after, covered, reliability
 from .compare import Result, compare, summary
 from .landscapes import KINDS, Landscape
 
@@ -53,3 +54,19 @@ def test_a_summary_pairs_methods_on_the_same_jobs() -> None:
         for m, v in (("ours", 0.9), ("random", 0.4))
     ]
     assert "+0.50 [+0.50, +0.50]" in summary(made)
+
+
+def test_coverage_and_reliability_are_counted_as_they_say() -> None:
+    assert covered(np.array([0.0, 1.6, -1.6, 1.7])) == 0.75
+    held = Held(np.zeros(0), np.zeros(0), np.array([1.0, 0.99, 0.4, 0.4]), np.array([True, True, False, True]))
+    assert math.isnan(covered(held.time))
+    assert reliability([held, held]) == [
+        (0.0, 0.05, pytest.approx(0.005), 0.0, 4),
+        (0.5, 0.8, pytest.approx(0.6), 0.5, 4),
+    ]
+
+
+def test_the_chance_to_run_out_of_memory_is_known_around_the_best() -> None:
+    found = after(Landscape("small-device", 1), 12)["around the best"]
+    sure = found.fits > 0.95
+    assert sure.sum() > 50 and found.fitted[sure].mean() > 0.9

@@ -31,7 +31,7 @@ BINS = (0.0, 0.05, 0.2, 0.5, 0.8, 0.95, 1.0)
 
 @dataclass(frozen=True)
 class Held:
-    """Predictions held to the truth at n rows: standardised errors of log time and log memory, P(fits), whether it did."""
+    """Predictions held to the truth at n rows: standardised errors of log time and memory, P(fits), whether it did."""
 
     time: np.ndarray
     memory: np.ndarray

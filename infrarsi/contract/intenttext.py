@@ -136,9 +136,16 @@ def _budget(intent: Intent) -> Table:
     if budget.dollars is not None:
         _say(table, "dollars", budget.dollars, "for a model's proposals, if one is asked")
     if budget.memory_bytes is not None:
-        _say(table, "memory_gb", budget.memory_bytes / 2**30, "GiB per device, or per rank on CPU")
+        _say(table, "memory_gb", _gibibytes(budget.memory_bytes), "GiB per device, or per rank on CPU")
     _say(table, "error_rate", budget.error_rate, "how often a useless change may be accepted")
     return table
+
+
+def _gibibytes(size: int) -> float:
+    """Return the shortest decimal that is read as so many bytes again: a person wrote 0.6, not 0.599999999627471."""
+    whole = size / 2**30
+    shortened = (float(f"{whole:.{digits}g}") for digits in range(1, 17))
+    return next((short for short in shortened if round(short * 2**30) == size), whole)
 
 
 def _launch(intent: Intent) -> Table:

@@ -150,3 +150,12 @@ def test_new_launch_settings_are_deterministic():
     once = intents.with_launch(SMALL, INTENT.launch.assignments)
     assert once == intents.with_launch(SMALL, INTENT.launch.assignments)
     assert intents.with_launch(once, INTENT.launch.assignments) == once
+
+
+@pytest.mark.parametrize(("said", "written"), [(0.6, "0.6"), (20, "20.0"), (1 / 3, "0.333333333")])
+def test_memory_is_written_as_a_person_would(said: float, written: str) -> None:
+    budget = Budget(memory_bytes=int(said * 2**30))  # what a sentence is read as
+    text = intents.render(dataclasses.replace(INTENT, budget=budget))
+    (line,) = [line for line in text.splitlines() if line.startswith("memory_gb")]
+    assert line.split("=")[1].split("#")[0].strip() == written
+    assert intents.parse(text).budget == budget

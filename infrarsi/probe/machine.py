@@ -14,15 +14,17 @@ import platform
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 CPU_ISA = (
     "sse4_2 avx avx2 fma f16c avx512f avx512bw avx512_vnni avx512_bf16 avx512_fp16 avx_vnni amx_tile amx_bf16 amx_int8 "
     "asimd sve sve2 bf16 i8mm"
 )
-CPU_SIZES = (1024, 1536, 2048)
+CPU_SIZES = (512, 1024, 1536, 2048)
 CUDA_SIZES = (4096, 8192)
 SECONDS_PER_SHAPE = 0.25
+SLOW_PRODUCT = 0.3  # seconds of one product after which larger ones are not tried
 
 
 def describe() -> dict[str, Any]:
@@ -115,31 +117,54 @@ def peaks() -> dict[str, float]:
         del kinds["float16"]  # emulated on most CPUs: seconds per product, and never trained in
     best: dict[str, float] = {}
     for name, dtype in kinds.items():
-        rates = [_rate(torch, device, size, dtype) for size in sizes]
-        best[name] = max(rates)
+        best[name] = _peak(torch, device, sizes, dtype)
     if cuda:
         torch.backends.cuda.matmul.allow_tf32 = True
-        best["tf32"] = max(_rate(torch, device, size, torch.float32) for size in sizes)
+        best["tf32"] = _peak(torch, device, sizes, torch.float32)
     return {name: rate for name, rate in best.items() if rate > 0}
 
 
+def _peak(torch: Any, device: str, sizes: Sequence[int], dtype: Any) -> float:
+    """Return the best rate over the sizes, in ascending order, in FLOP/s.
+
+    Larger ones are left out where a product takes long already: a dtype that the processor emulates, or a busy machine.
+    """
+    best = 0.0
+    for size in sizes:
+        rate = _rate(torch, device, size, dtype)
+        best = max(best, rate)
+        if not rate or 2.0 * size**3 / rate > SLOW_PRODUCT:
+            break
+    return best
+
+
 def _rate(torch: Any, device: str, size: int, dtype: Any) -> float:
-    """Return FLOP/s of the fastest of the products that fit into SECONDS_PER_SHAPE (at least three)."""
+    """Return FLOP/s of the fastest of the products that fit into SECONDS_PER_SHAPE, at least one; 0 for no such dtype.
+
+    The first one warms up, and counts only where it alone is slow.
+    """
     wait = torch.cuda.synchronize if device == "cuda" else (lambda: None)
     try:
         left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
         out = torch.empty(size, size, device=device, dtype=dtype)
+        torch.mm(left[:64, :64], right[:64, :64])  # loads the library
+        wait()
+        begin = time.perf_counter()
         torch.mm(left, right, out=out)
+        wait()
     except RuntimeError:
         return 0.0
-    wait()
-    best, count, begin = float("inf"), 0, time.perf_counter()
-    while count < 3 or time.perf_counter() - begin < SECONDS_PER_SHAPE:
+    best = time.perf_counter() - begin
+    if best > SLOW_PRODUCT:
+        return float(2.0 * size**3 / best)
+    begin = time.perf_counter()
+    while True:
         start = time.perf_counter()
         torch.mm(left, right, out=out)
         wait()
         best = min(best, time.perf_counter() - start)
-        count += 1
+        if time.perf_counter() - begin > SECONDS_PER_SHAPE:
+            break
     return float(2.0 * size**3 / best)
 
 
